@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 BASE = {"_util", "errors"}
 MEASURES = BASE | {"kernels", "updates"}
 DECISION = MEASURES | {"rules", "measure"}
-CALLS = DECISION | {"judge", "registry", "result", "records"}
+CALLS = DECISION | {"judge", "registry", "records"}
 LIBRARY = CALLS | {"source", "aggregate", "round", "sources", "sketch"}
 # What the modules of each folder, or file, at the top of the package may import from the rest of it.
 MAY_IMPORT = {
@@ -30,7 +30,6 @@ MAY_IMPORT = {
     "registry": DECISION,
     "source": DECISION,
     "judge": DECISION | {"source"},
-    "result": DECISION | {"source"},
     "sources": LIBRARY,
     "aggregate": LIBRARY,
     "round": LIBRARY,

@@ -7,7 +7,6 @@ from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.measure import Achlioptas, Exact, Gaussian, Rotated
 from bartizan.measure.geometry import Geometry
 from bartizan.registry import rule
-from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules import (
     CAF,
@@ -30,6 +29,7 @@ from bartizan.rules import (
 )
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping, NormFilter
+from bartizan.source import Aggregation
 from bartizan.updates import files
 
 __version__ = "0.1.0"

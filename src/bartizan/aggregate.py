@@ -22,11 +22,10 @@ from bartizan._util.types import Array
 from bartizan.errors import LostClients, NamedErrors
 from bartizan.judge.judge import judge
 from bartizan.measure import Exact, Projection, Sketch
-from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
-from bartizan.source import AnyRule, Source
+from bartizan.source import Aggregation, AnyRule, Source
 from bartizan.sources.local import open_updates
 from bartizan.updates import Progress
 

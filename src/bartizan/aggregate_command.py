@@ -21,7 +21,7 @@ from bartizan.aggregate import aggregate
 from bartizan.aggregate_places import Pattern, client_names, folder_hint, refuse_overwriting, sizes_in, told
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.judge.byzantine_budget import lowered
-from bartizan.result import Aggregation
+from bartizan.source import Aggregation
 from bartizan.updates.files import create_update, is_address, max_bytes_like, open_paths, open_point
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import parse_updates

@@ -19,10 +19,10 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
 from bartizan.aggregate import run
 from bartizan.errors import BadClientError, NamedErrors, TooFewClientsError, nobody_left
-from bartizan.judge.recheck import RECHECK_SKETCH
+from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
-from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
+from bartizan.source import Aggregation
 from bartizan.sources.arriving import Arrivals, StoredUpdate, copied
 from bartizan.sources.local import open_points
 from bartizan.sources.rewritten import may_be_rewritten

@@ -1,21 +1,22 @@
-"""The interface of sources: where the updates of one round are, and what the three verbs ask of them."""
+"""The interface of sources, and what a round is made of: its roster, its judgement and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
-from bartizan.measure import Sketch
+from bartizan.measure import Exact, Sketch
 from bartizan.measure.measurements import Measurements
 from bartizan.rules.base import Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 
 AnyRule = Rule | CoordinateWise
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,78 @@ class Combined:
 
     update: Any
     extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Aggregation(Generic[U]):
+    """The robust update of one round, the clients' weights and how they were decided."""
+
+    update: U
+    """In the container, array type, dtypes and shapes of one client's update."""
+    weights: Floats | None
+    """One weight per client, (M,): >= 0, sum 1 or less, 0 if quarantined. None for a coordinate-wise rule."""
+    quarantined: dict[Any, str]
+    """Why a client's update could not take part, by its index, or by its id in a `Round`."""
+    seed: int
+    """The seed of this round: with `sketch` it replays the round. Publish it after the round, never before."""
+    seconds: dict[str, float]
+    """Time of the stages: sketch, weigh, combine, a round's recheck, and compile where kernels had to be compiled."""
+    history: tuple[float, ...] = ()
+    """For rules with a memory: pass it to the next round."""
+    sketch: Sketch = Exact()
+    """The sketch that the clients were weighed by: the one given, the choice of "auto", or a `Round`'s second sketch;
+    `Exact()` if the rule needs only norms, which are always exact."""
+    clients: tuple[Any, ...] = ()
+    """The clients in the order of the weights: indices, or the ids given to a `Round`."""
+    scores: Floats | None = None
+    """Distance of each client to the weighted centre, (M,), as sketched: NaN if quarantined. None where the rule takes
+    no distances."""
+    recheck_seed: int | None = None
+    """The seed that a `Round` drew at its close to sketch the selected clients again; None without a recheck. Equal to
+    `seed` where all clients were sketched again, and so are weighed by that sketch."""
+    n_byzantine: int | None = None
+    """The number of Byzantine clients that the rule ran with: its own, or a smaller one where too many clients were
+    quarantined or failed. None for rules that name none."""
+    noise: float = 0.0
+    """Standard deviation of the Gaussian noise in every coordinate of `update`; only FLAME adds any, if asked to."""
+    failed: dict[Any, str] = field(default_factory=dict)
+    """Why a client of a `Round` sent no update, by its id; these have no weight and are not among `clients`."""
+    rule: AnyRule | None = None
+    """The rule that ran: the one given or the default, with the `n_byzantine` above; None if no rule made this."""
+
+    @classmethod
+    def of(cls, combined: Combined, judgement: Judgement, roster: Roster, seconds: dict[str, float]) -> Self:
+        """The result of a judgement on the clients of a roster, in their order."""
+        decision, quarantined = judgement.decision, judgement.quarantined
+        clients = tuple(range(roster.n_sent)) if roster.ids is None else tuple(roster.ids)
+        weights = None
+        if decision.coordinate_stage is None or decision.coordinate_stage.has_weights:
+            weights = np.array(decision.weights, dtype=np.float64)
+            if quarantined:
+                weights = np.zeros(len(clients))
+                weights[list(judgement.clients)] = decision.weights
+        return cls(
+            update=combined.update,
+            weights=weights,
+            quarantined={clients[client]: reason for client, reason in quarantined.items()},
+            seed=judgement.seed,
+            seconds=seconds,
+            history=decision.history,
+            sketch=judgement.sketch,
+            clients=clients,
+            scores=judgement.scores,
+            recheck_seed=judgement.recheck_seed,
+            n_byzantine=judgement.rule.max_byzantine(),
+            noise=decision.noise,
+            failed=dict(roster.failed),
+            rule=judgement.rule,
+            **combined.extras,
+        )
+
+    def __repr__(self) -> str:
+        weights = (
+            "" if self.weights is None else f", {np.count_nonzero(self.weights)} of {len(self.weights)} have weight"
+        )
+        seconds = ", ".join(f"{stage} {time:.3g} s" for stage, time in self.seconds.items())
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"<Aggregation{weights}, {len(self.quarantined)} quarantined{failed}; {seconds}>"

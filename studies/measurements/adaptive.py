@@ -15,11 +15,10 @@ from bartizan import attacks
 from bartizan._util import machine
 from bartizan._util.console import ProgressLine
 from bartizan._util.seeds import fresh_seed
+from bartizan.judge.judge import RECHECK_SKETCH, largest_ratio
 from bartizan.judge.quarantine import distorted_norms
-from bartizan.judge.recheck import RECHECK_SKETCH, largest_ratio
-from bartizan.measure.base import PROBABILITY_OF_ERROR
-from bartizan.measure.exact import Norms
 from bartizan.measure.geometry import Geometry
+from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Norms
 from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 from studies.options import add_parts

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from bartizan import Exact, Rotated
 from bartizan._util import machine
 from bartizan._util.arguments import short
-from bartizan.measure.exact import Norms
+from bartizan.measure.sketches import Norms
 from studies.options import add_command
 from studies.speed.problem import Problem
 from studies.tables import markdown_table

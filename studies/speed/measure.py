@@ -14,7 +14,7 @@ import numpy as np
 from bartizan import __version__
 from bartizan._util import machine
 from bartizan._util.types import Floats
-from bartizan.measure.exact import Norms
+from bartizan.measure.sketches import Norms
 from studies.speed import peak_memory as memory
 from studies.speed.engines import Answer, Engine, Job, rule_of
 from studies.speed.problem import Problem

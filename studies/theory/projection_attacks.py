@@ -14,9 +14,9 @@ from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.measure.geometry import Geometry
-from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated
+from bartizan.source import Aggregation
 from studies.plotting import COLOURS, RED, new_figure
 from studies.rules_by_name import rule_named
 from studies.tables import markdown_table, three_digits

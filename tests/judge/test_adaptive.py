@@ -14,7 +14,7 @@ import bartizan as bz
 from bartizan import attacks
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import Maps, hidden_part
-from bartizan.judge.recheck import Recheck, geometry_of, rows_to_recheck
+from bartizan.judge.judge import Recheck, geometry_of, rows_to_recheck
 from bartizan.rules.base import Decision
 from bartizan.sketch import pairwise_distortion
 from bartizan.sources.local import LocalUpdates

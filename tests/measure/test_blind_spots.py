@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bartizan as bz
-from bartizan.judge.recheck import RECHECK_SKETCH
+from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.kernels import reference
 from bartizan.lora import TwoSided
 from bartizan.sources.adapters.two_sided import RandomSigns

@@ -7,7 +7,7 @@ import pytest
 
 import bartizan as bz
 import oracle
-from bartizan.judge.recheck import geometry_by
+from bartizan.judge.judge import geometry_by
 from bartizan.measure.geometry import Geometry, gram_about
 from bartizan.measure.measurements import Measurements
 from bartizan.rules.clipped_clustering import cosine_distances

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bartizan as bz
-from bartizan.measure.exact import Norms
 from bartizan.measure.measurements import Measurements
+from bartizan.measure.sketches import Norms
 from bartizan.updates import parse_updates
 
 SKETCHES = [bz.Exact(), Norms(), bz.Rotated(k=64), bz.Gaussian(k=5), bz.Achlioptas(k=5)]

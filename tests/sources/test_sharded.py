@@ -25,7 +25,7 @@ from bartizan import attacks  # noqa: E402
 from bartizan._util.seeds import key_of  # noqa: E402
 from bartizan.distributed import ShardedAggregator  # noqa: E402
 from bartizan.kernels import reference  # noqa: E402
-from bartizan.measure.exact import Norms  # noqa: E402
+from bartizan.measure.sketches import Norms  # noqa: E402
 from bartizan.sources.local import roster_of  # noqa: E402
 from bartizan.sources.sharded.agreement import ShardInfo, agree  # noqa: E402
 from bartizan.sources.sharded.shard import Shard, padded_to_block  # noqa: E402
@@ -532,7 +532,7 @@ def test_ranks_that_disagree_hear_why_on_all(ranks, change, error, message):
     ("arguments", "message"),
     [
         ((bz.Krum(3), bz.Rotated(64)), r"the rule: rank 0 has bartizan.rules.krum.Krum\(n_byzantine=2\), rank 1 has"),
-        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has bartizan.measure.rotated.Rotated\(k=64"),
+        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has bartizan.measure.sketches.Rotated\(k=64"),
     ],
 )
 def test_ranks_of_other_rules_or_sketches_hear_it_on_all(ranks, arguments, message):

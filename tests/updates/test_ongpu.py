@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bartizan as bz
-from bartizan.judge.recheck import geometry_by
+from bartizan.judge.judge import geometry_by
 from bartizan.sources.local import LocalUpdates
 
 torch = pytest.importorskip("torch")

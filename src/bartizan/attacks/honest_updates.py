@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.judge.recheck import geometry_by
-from bartizan.measure.exact import Exact
+from bartizan.judge.judge import geometry_by
+from bartizan.measure.sketches import Exact
 from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 from bartizan.updates.layout import FLOATS, as_numpy_matrix, dtype_name, is_tensor, on_gpu, widen_bfloat16

@@ -1,19 +1,31 @@
-"""The decision on one round: quarantine clients, weigh the rest, recheck those with weight, score all."""
+"""The decision on one round: quarantine clients, weigh the rest, recheck those with weight, score all.
+
+Clients are measured again about the medoid where digits are short, and with a seed drawn after the last arrival.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 
+from bartizan._util.seeds import fresh_seed
 from bartizan._util.stopwatch import Stopwatch
+from bartizan._util.types import Array, Floats
 from bartizan.judge.byzantine_budget import rule_for_remaining
 from bartizan.judge.quarantine import distorted_norms, enlarged, is_ordinary, unusable_numbers
-from bartizan.judge.recheck import Recheck, geometry_of
-from bartizan.measure.base import Projection
-from bartizan.measure.exact import Exact
-from bartizan.measure.geometry import Geometry
+from bartizan.measure.geometry import Geometry, MeasuredPoints, norm_limit
 from bartizan.measure.measurements import Measurements
+from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Exact, Projection, Rotated, Sketch
 from bartizan.rules.base import CoordinateStage, Decision, Rule
-from bartizan.source import AnyRule, Judgement, Source
+from bartizan.source import AnyRule, Judgement, Roster, Source
+
+# It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
+RECHECK_SKETCH = Rotated()
+# Of squared norms: what float32 sums may have lost of a distance.
+ROUNDING = 1e-11
+NOT_FINITE = "its values are not finite, or too large, when it is read again: it has changed since it was sketched"
 
 
 def judge(
@@ -83,3 +95,134 @@ def weigh(rule: AnyRule, geometry: Geometry) -> Decision:
         return rule.decide(geometry)
     rule.check(geometry.n_clients)
     return Decision(geometry.shares, geometry.history, CoordinateStage(rule, geometry.sizes))
+
+
+def geometry_of(
+    source: Source,
+    measured: Measurements,
+    looks: dict[int, Measurements],
+    roster: Roster | None = None,
+    history: tuple[float, ...] = (),
+) -> Geometry:
+    """Return the geometry of measured clients; where digits are short, measure the source again about the medoid.
+
+    `looks` keeps the last such measurement, which serves again as clients leave the round.
+    """
+
+    def gram_about(row: int) -> Floats:
+        client, clients = measured.clients[row], measured.clients
+        if client not in looks or not set(clients) <= set(looks[client].clients):
+            looks.clear()
+            again = source.measure(measured.sketch, measured.seed, clients=clients, about=client, scale=measured.scale)
+            looks[client] = again.on_host()
+        gram: Floats = looks[client].of(clients).gram
+        return gram
+
+    sizes = None if roster is None or roster.sizes is None else roster.sizes[list(measured.clients)]
+    return Geometry.measured(measured, gram_about, sizes=sizes, seed=measured.seed, history=history)
+
+
+def geometry_by(sketch: Sketch, source: Source, seed: int = 0) -> Geometry:
+    """Return the geometry of all clients of a source, none of them quarantined for its numbers."""
+    return geometry_of(source, source.measure(sketch, seed).on_host(), {})
+
+
+def largest_ratio(first: Sketch, second: Projection) -> float | None:
+    """Return the largest ratio of squared distances, second sketch over first, of updates that depend on neither seed.
+
+    None where the first sketch projects or guarantees nothing.
+    """
+    least = first.typical_norm_ratio_range(PROBABILITY_OF_ERROR)[0] if isinstance(first, Projection) else 0.0
+    return second.norm_ratio_range(PROBABILITY_OF_ERROR)[1] / least if least else None
+
+
+@dataclass
+class Recheck:
+    """Sketches the selected clients and enough others again, with a seed of its own.
+
+    Client i is judged by the lower median over the others j of d'_ij / d_ij, squared distances in the second sketch
+    over those in the first. Attackers are the minority, so for an honest client most of these ratios are between honest
+    clients; for an attacker in the first sketch's null space most are with honest clients, far away in the second.
+
+    Where all clients were sketched again, the rule weighs by the second sketch: no update was made for its seed.
+    """
+
+    source: Source
+    sketch: Projection
+    most: float
+    """The `largest_ratio`."""
+    scale: float | None
+    seed: int = field(default_factory=fresh_seed, repr=False)
+    read: Measurements | None = None
+    """The clients that were sketched again so far."""
+    compared: Measurements | None = None
+    """The ones among them whose inner products are known."""
+    looks: dict[int, Measurements] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Source, first: Measurements, second: Projection) -> Recheck | None:
+        """Return the recheck of a round that was measured so; None where that projects or guarantees nothing."""
+        most = largest_ratio(first.sketch, second)
+        return None if most is None else cls(source, second, most, first.scale)
+
+    def suspects(self, rule: AnyRule, decision: Decision, geometry: Geometry, clients: Sequence[int]) -> dict[int, str]:
+        """Return the clients whose distances differ between the two sketches, and by how much."""
+        if len(clients) < 3:  # of two clients no majority can be formed
+            return {}
+        rows = rows_to_recheck(decision, geometry, rule.max_byzantine())
+        chosen = [clients[row] for row in rows]
+        measured = self.measured(chosen)
+        unfit = ~(measured.squared_norms[: len(chosen)] <= norm_limit(self.source.roster.dtype))  # True for NaN
+        if unfit.any():  # finite in the first sketch: no ratio shows them
+            return {chosen[row]: NOT_FINITE for row in np.flatnonzero(unfit)}
+        first, second = geometry, geometry_of(self.source, measured, self.looks)
+        slack = np.add.outer(*[ROUNDING * (_squared_norms(first)[rows] + _squared_norms(second))] * 2)
+        distances = first.squared_distances[np.ix_(rows, rows)] + slack
+        with np.errstate(over="ignore"):  # an attacker may be arbitrarily far away
+            ratios = np.divide(second.squared_distances, distances, out=np.zeros_like(distances), where=distances > 0)
+        others = np.sort(ratios + np.diag(np.full(len(rows), np.inf)), axis=1)[:, :-1]
+        typical = others[:, (len(rows) - 2) // 2]
+        return {chosen[i]: self._reason(typical[i]) for i in np.flatnonzero(~(typical <= self.most))}
+
+    def _reason(self, ratio: float) -> str:
+        return (
+            f"its squared distances to most others are {ratio:.3g} times larger by the projection drawn at close than "
+            f"by the one drawn before, where {self.most:.2g} is the most for an update that depends on neither"
+        )
+
+    def has_read(self, clients: Sequence[int]) -> bool:
+        return self.read is not None and set(clients) <= set(self.read.clients)
+
+    def measured(self, clients: Sequence[int]) -> Measurements:
+        """Return the second sketch of these clients; each is read once."""
+        known = () if self.read is None else self.read.clients
+        new = [client for client in clients if client not in known]
+        if self.read is None or new:
+            reading = self.source.measure(self.sketch, self.seed, clients=new, scale=self.scale)
+            self.read = reading if self.read is None else Measurements.joined([self.read, reading])
+        if self.compared is None or not set(clients) <= set(self.compared.clients):
+            self.compared, self.looks = self.read.of(clients).on_host(), {}
+        return self.compared.of(clients)
+
+
+def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | None) -> list[int]:
+    """Return all rows that enter the result, and as many others as an honest majority needs.
+
+    With at most f attackers, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to
+    the heaviest come first, since small distances show most.
+    """
+    used, stage = np.asarray(decision.weights > 0), decision.coordinate_stage
+    if stage is not None:
+        used[stage.used(len(used))] = True
+    enough = len(used) if withstands is None else 2 * withstands + 2
+    near = geometry.squared_distances[int(np.argmax(decision.weights))]
+    order: Array = np.lexsort((near, ~used))
+    return sorted(order[: max(enough, int(used.sum()), 3)].tolist())
+
+
+def _squared_norms(geometry: Geometry) -> Floats:
+    """Squared norms about the point that distances were taken from."""
+    points = geometry.points
+    assert isinstance(points, MeasuredPoints)
+    about = points.products if points.about_centre is None else points.about_centre
+    return np.diag(about)[: geometry.n_clients]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.measure.base import PROBABILITY_OF_ERROR, Sketch
-from bartizan.measure.exact import Exact, Norms
 from bartizan.measure.geometry import (
     FLOAT32_SQUARES_UNDERFLOW,
     TARGET_MEDIAN_NORM,
@@ -16,6 +14,7 @@ from bartizan.measure.geometry import (
     norm_limit,
 )
 from bartizan.measure.measurements import Measurements
+from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Exact, Norms, Sketch
 from bartizan.source import Roster, Source
 
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)

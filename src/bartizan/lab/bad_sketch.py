@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import Rows
-from bartizan.measure.base import Projection
+from bartizan.measure.sketches import Projection
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,5 @@
 """Sketches: linear maps from p coordinates to k, and their guarantees."""
 
-from bartizan.measure.achlioptas import Achlioptas
-from bartizan.measure.base import Projection, Sketch
-from bartizan.measure.exact import Exact
-from bartizan.measure.gaussian import Gaussian
 from bartizan.measure.guarantees import (
     collision_bound,
     collision_odds,
@@ -12,7 +8,7 @@ from bartizan.measure.guarantees import (
     pairwise_dimension,
     pairwise_distortion,
 )
-from bartizan.measure.rotated import Rotated
+from bartizan.measure.sketches import Achlioptas, Exact, Gaussian, Projection, Rotated, Sketch
 
 __all__ = [
     "Achlioptas",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bartizan.measure.base import Sketch
-from bartizan.measure.exact import Exact, Norms
-from bartizan.measure.rotated import Rotated
+from bartizan.measure.sketches import Exact, Norms, Rotated, Sketch
 
 USUAL_K = 4096  # of a sketch that is named or chosen without a dimension
 

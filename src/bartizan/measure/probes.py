@@ -11,7 +11,7 @@ from bartizan._util.seeds import fresh_seed, generator_of
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import UNIT, Rows
-from bartizan.measure.exact import Norms
+from bartizan.measure.sketches import Norms
 
 PROBES = 4  # numbers per update
 TILE, STRIP = 4096, 256  # as in `kernels.cpu`

@@ -13,12 +13,11 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.text import short
 from bartizan.errors import server_error
 from bartizan.measure import Projection, Sketch
-from bartizan.measure.base import StreamingSketch
 from bartizan.measure.choose import settled
-from bartizan.measure.exact import Norms
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.probes import Probes
+from bartizan.measure.sketches import Norms, StreamingSketch
 from bartizan.source import AnyRule, Roster
 from bartizan.sources.local import LocalUpdates, roster_of
 from bartizan.updates import ColumnPass, Progress, Updates, parse_updates

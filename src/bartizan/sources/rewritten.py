@@ -15,11 +15,18 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.errors import LostClients
 from bartizan.kernels.rows import Rows
-from bartizan.measure.base import PROBABILITY_OF_ERROR, ColumnSketch, Projection, Sketch, StreamingSketch
-from bartizan.measure.exact import Exact, Norms
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.probes import PROBES, Probes
+from bartizan.measure.sketches import (
+    PROBABILITY_OF_ERROR,
+    ColumnSketch,
+    Exact,
+    Norms,
+    Projection,
+    Sketch,
+    StreamingSketch,
+)
 from bartizan.rules.base import Decision
 from bartizan.updates import ColumnPass, Noise, UpdateRows, Updates, combine
 from bartizan.updates.columns import GRANULE, HostRows, Row

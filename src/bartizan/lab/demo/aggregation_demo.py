@@ -16,11 +16,11 @@ from bartizan._util.console import ProgressLine, has_colour
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
-from bartizan.judge.recheck import geometry_by
+from bartizan.judge.judge import geometry_by
 from bartizan.lab.config.build_parts import rule_for
 from bartizan.lab.config.choices import CHOICES
 from bartizan.measure import Exact, Rotated, Sketch
-from bartizan.measure.exact import Norms
+from bartizan.measure.sketches import Norms
 from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule
 from bartizan.sources.local import LocalUpdates
 from bartizan.updates import Updates, combine, parse_updates

@@ -13,7 +13,7 @@ from bartizan.lab.torch_import import Tensor, torch
 from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.reproducible import deterministic
 from bartizan.lab.training.server import Server
-from bartizan.result import Aggregation
+from bartizan.source import Aggregation
 from bartizan.sources.adapters.adapters import Adapter, Form
 
 

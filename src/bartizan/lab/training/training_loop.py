@@ -35,10 +35,10 @@ from bartizan.lab.training.population import Population
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
 from bartizan.measure import Exact
-from bartizan.measure.exact import Norms
 from bartizan.measure.geometry import Geometry
-from bartizan.result import Aggregation
+from bartizan.measure.sketches import Norms
 from bartizan.rules import Rule
+from bartizan.source import Aggregation
 from bartizan.updates import parse_updates
 
 

@@ -17,9 +17,9 @@ from bartizan.aggregate import Aggregator, run
 from bartizan.errors import NamedErrors, ServerResourceError, TooFewClientsError
 from bartizan.measure import Exact, Sketch
 from bartizan.measure.client_sizes import client_sizes
-from bartizan.result import Aggregation
 from bartizan.round import in_order
 from bartizan.rules.base import Rule
+from bartizan.source import Aggregation
 from bartizan.sources.adapters.adapter_updates import AdapterUpdates
 from bartizan.sources.adapters.adapters import Form, LoRA, parse_adapter, parse_adapters, refusal_of
 from bartizan.sources.adapters.peft_folders import open_adapter

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
-from bartizan.measure.base import Sketch
+from bartizan.measure.sketches import Sketch
 from bartizan.sources.adapters.adapters import Adapter, Form, LoRA, parse_adapter
 from bartizan.sources.adapters.factor_stacks import (
     LEAST_STEP,

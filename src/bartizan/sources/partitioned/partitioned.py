@@ -17,14 +17,14 @@ import numpy.typing as npt
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan.aggregate import Aggregator, run, sketch_of
-from bartizan.judge.recheck import RECHECK_SKETCH
+from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.measure import Sketch
-from bartizan.measure.base import StreamingSketch
 from bartizan.measure.choose import settled
 from bartizan.measure.client_sizes import client_sizes
-from bartizan.result import Aggregation
+from bartizan.measure.sketches import StreamingSketch
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.source import Aggregation
 from bartizan.sources.partitioned.partitioned_updates import PartitionedUpdates, refusal
 from bartizan.sources.partitioned.steps import ReadPlan
 from bartizan.sources.partitioned.workers import Workers, workers_of

@@ -12,8 +12,8 @@ import numpy as np
 from bartizan import __version__
 from bartizan.errors import LostClients
 from bartizan.measure import Sketch
-from bartizan.measure.base import StreamingSketch
 from bartizan.measure.measurements import Measurements
+from bartizan.measure.sketches import StreamingSketch
 from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.partitioned.steps import (
     CHANGED,

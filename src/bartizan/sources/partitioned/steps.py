@@ -16,9 +16,9 @@ from bartizan import __version__
 from bartizan._util.types import Array
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
-from bartizan.measure.base import StreamingSketch
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
+from bartizan.measure.sketches import StreamingSketch
 from bartizan.sources.partitioned.opening import Held, clients_of, opened
 from bartizan.updates import ColumnPass, Updates
 from bartizan.updates.columns import Row, stack

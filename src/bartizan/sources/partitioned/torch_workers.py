@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bartizan.measure.client_sizes import client_sizes
-from bartizan.result import Aggregation
+from bartizan.source import Aggregation
 from bartizan.sources.partitioned.opening import clients_of
 from bartizan.sources.partitioned.workers import MAX_SUMS, Step, WorkerError, Workers
 from bartizan.sources.sharded.collectives import Failure, RankError, RankGrid

@@ -12,10 +12,9 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan.aggregate import Aggregator, run
 from bartizan.measure import Sketch
 from bartizan.measure.client_sizes import client_sizes
-from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.source import Roster
+from bartizan.source import Aggregation, Roster
 from bartizan.sources.sharded.agreement import ShardInfo, agree, describe
 from bartizan.sources.sharded.collectives import Failure, RankGrid, raising_failures
 from bartizan.sources.sharded.dtensors import groups_of, placed_updates

@@ -1,0 +1,299 @@
+"""Sketches: linear maps R^p -> R^k that are pure functions of (seed, k, p), and the exact distances beside them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bartizan._util.seeds import checked_seed, fresh_seed, key_of
+from bartizan._util.types import Array, Floats
+from bartizan.kernels.protocol import ColumnBlock, Vector
+from bartizan.kernels.rows import UNIT, unit_of
+from bartizan.measure.guarantees import achlioptas_range, gaussian_range, rotated_range
+from bartizan.measure.measurements import (
+    SHORT_OF_DIGITS,
+    SHORT_OF_FLOAT32_DIGITS,
+    SHORT_OF_FLOAT32_SUMS,
+    Measurements,
+)
+from bartizan.updates import UpdateRows, Updates, parse_updates
+from bartizan.updates.layout import Layout, on_host
+
+UseBlock = Callable[[Updates, int, ColumnBlock], None]
+"""Takes some clients, the first column of a block, and the block's rows of these clients."""
+AddProbed = Callable[[ColumnBlock, Vector | None, int, Vector], None]
+PROBABILITY_OF_ERROR = 1e-9  # per round, of quarantining an honest client by the norm of its sketch
+COLUMNS_READ_TWICE = 2**15  # of a block that is read for the sketch and for the dots: it stays in cache
+
+
+class Sketch(ABC):
+    """A linear map of the updates from which the clients' distances are computed."""
+
+    @abstractmethod
+    def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
+        """Sketch each client's update to a row of k numbers; without a seed, a fresh secret one is drawn."""
+
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        """Return the range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
+
+        The ratio is below the first number, and above the second, each with at most this probability. (0, inf) is no
+        guarantee.
+        """
+        return 0.0, np.inf
+
+    def working_set(self) -> tuple[int, int | None]:
+        """Return the numbers that are kept per client, and the columns read in place at a time (None if none are)."""
+        return 0, None
+
+
+class ColumnSketch(Sketch):
+    """A sketch of the columns of updates."""
+
+    @abstractmethod
+    def measure(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> Measurements:
+        """Measure all clients, a trusted update last, in one pass over the columns.
+
+        Rows are taken from the reference, or from the one row of `about`.
+        """
+
+
+class StreamingSketch(ColumnSketch):
+    """A sketch that reads each update separately, so that a round can sketch updates as they arrive.
+
+    A row depends on the update, its layout and the seed, never on the other rows: a round that sketches updates as
+    they arrive keeps the same numbers, to the bit, as one call that has them all.
+    """
+
+    most: ClassVar[int | None] = None
+    """The most columns of a block that `add` takes; None: as many as memory admits."""
+
+    @property
+    def unit(self) -> int:
+        """Columns of a row that are summed separately."""
+        return UNIT
+
+    @property
+    def multiple_of(self) -> int:
+        """The divisor of the width of every block that `add` takes, but the last one."""
+        return 1
+
+    @abstractmethod
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        """Add the contribution of these columns to the rows' sketches and to their exact squared norms."""
+
+    def measure(
+        self, clients: Updates, seed: int, about: UpdateRows | None = None, use: UseBlock | None = None
+    ) -> Measurements:
+        """Measure as many clients at a time as memory admits; `use` gets each block of columns too, as it is read."""
+        trusted, (k, _), tile, measured = clients.trusted is not None, self.working_set(), self.multiple_of, []
+        most = self.widest_block(trusted=trusted)
+        short = SHORT_OF_DIGITS if clients.reference is None else self._short_of_digits(clients.layout)
+        for part in clients.parts(self.unit):
+            M = len(part.clients) + trusted
+            flat = part.rows.zeros(M * (k + 1 + trusted))  # where the rows are, in one allocation
+            sketches, norms = flat[: M * k].reshape(M, k), flat[M * k : M * (k + 1)]
+            dots = flat[M * (k + 1) :] if trusted else None
+            for start, rows, origin in part.units(self.unit if most is None else tile, most, about, tile):
+                self.add(rows, origin, start, seed, sketches, norms)
+                if dots is not None:
+                    rows.kernels.dots(rows, origin, dots)
+                if use is not None:
+                    use(part, start, rows)
+            found = Measurements(part.clients, norms, sketches, None, dots, short, part.scale, self, seed)
+            measured.append(found)
+        return Measurements.joined(measured)
+
+    def _short_of_digits(self, layout: Layout) -> float:
+        """Return the least ratio of squared distance to squared norm whose digits survive, beside a reference."""
+        return SHORT_OF_DIGITS
+
+    def widest_block(self, *, trusted: bool) -> int | None:
+        """The most columns that `add` takes at a time, on which the last digits may depend; None: any whole units."""
+        return self.most or (COLUMNS_READ_TWICE if trusted and self.working_set()[0] else None)
+
+    def working_set(self) -> tuple[int, int | None]:
+        return 0, self.unit
+
+
+@dataclass(frozen=True)
+class Exact(ColumnSketch):
+    """The identity: distances of the updates themselves, at a cost of M^2 p / 2 multiplications.
+
+    >>> Exact()([[3.0, 4.0]]).tolist()
+    [[3.0, 4.0]]
+    """
+
+    def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
+        """The updates as one (M, p) array; copied unless they are one already. Aggregation never calls this."""
+        if isinstance(updates, np.ndarray) and updates.ndim == 2:
+            return updates
+        clients = parse_updates(updates, strict=True)
+        return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.rows)])
+
+    def measure(
+        self, clients: Updates, seed: int, about: UpdateRows | None = None, probe: AddProbed | None = None
+    ) -> Measurements:
+        """`probe`, if any, adds the blocks' inner products to the Gram matrix, and takes something more of them."""
+        every = clients.all_rows
+        M, on_gpu = len(every), every.on_gpu
+        gram = every.zeros(M, M)
+        for start, rows, origin in clients.blocks(every):
+            if about is not None:
+                origin = about.row(0, start, start + rows.width)
+            if probe is None:
+                rows.kernels.gram(rows, origin, gram)
+            else:
+                probe(rows, origin, start, gram)
+        norms = gram.diagonal() if on_gpu else gram.diagonal().copy()
+        dots = gram[-1] if clients.trusted is not None else None
+        short = SHORT_OF_FLOAT32_SUMS if on_gpu and clients.layout.widest.itemsize < 8 else SHORT_OF_DIGITS
+        return Measurements(clients.clients, norms, None, gram, dots, short, clients.scale, self, seed)
+
+
+@dataclass(frozen=True)
+class Norms(StreamingSketch):
+    """The exact norms of the updates, at the cost of one read."""
+
+    def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
+        clients = parse_updates(updates, strict=True)
+        return np.sqrt(on_host(self.measure(clients, 0).squared_norms))[:, None]
+
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        rows.kernels.squared_norms(rows, origin, norms)
+
+
+@dataclass(frozen=True)
+class Projection(StreamingSketch):
+    """A random k x p matrix that is a function of the seed and is never stored."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, (int, np.integer)) or self.k < 1:
+            raise ValueError(f"{type(self).__name__} needs k, a positive whole number of dimensions; got {self.k!r}.")
+
+    def working_set(self) -> tuple[int, int | None]:
+        return self.k, self.unit
+
+    def typical_norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        """The same range for vectors that were not fitted to the structure of the sketch."""
+        return self.norm_ratio_range(odds)
+
+    def __call__(self, updates: Any, *, seed: int | None = None) -> Floats:
+        """
+        >>> from bartizan import Rotated
+        >>> Rotated(k=64)([[1.0, 2.0], [0.5, -1.0]], seed=7).shape
+        (2, 64)
+        """
+        clients = parse_updates(updates, strict=True)
+        return on_host(self.measure(clients, fresh_seed() if seed is None else checked_seed(seed)).sketches)
+
+    def _short_of_digits(self, layout: Layout) -> float:
+        return SHORT_OF_FLOAT32_DIGITS if layout.widest.itemsize < 8 else SHORT_OF_DIGITS
+
+
+@dataclass(frozen=True)
+class Rotated(Projection):
+    r"""Sign, mix, sign, rotate, add: `mixing` non-zeros a column for log2(mixing) + 1 additions a coordinate.
+
+    Coordinates are cut into blocks of k, a block into n = `mixing` sub-blocks of L = k/n lanes. Each coordinate gets
+    a random sign; a Hadamard transform mixes the n sub-blocks, lane by lane; each result gets a second sign; each
+    mixed sub-block is rotated by its own random offset inside its own L cells, and added there:
+
+    .. math:: P = \sum_b R_b \, D'_b \, (H_n / \sqrt n \otimes I_L) \, D_b \, E_b
+
+    with :math:`E_b` the block's coordinates. One block alone is mapped isometrically; errors come only from blocks
+    that meet. Neither the subspace embedding theorem nor the bound for pairs holds: the span of one whole lane of two
+    blocks loses a vector in a fifth of the seeds (mixing=32), and vectors in it have heavier tails than under a
+    Gaussian matrix. For what is proven, what is measured and what an attacker can guess see
+    `docs/explanation/sketches.md`.
+
+    >>> x = np.random.default_rng(0).normal(size=(2, 10_000))
+    >>> y = Rotated(k=4096)(x, seed=1)
+    >>> bool(0.9 < np.sum((y[0] - y[1])**2) / np.sum((x[0] - x[1])**2) < 1.1)
+    True
+    """
+
+    k: int = 4096
+    mixing: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k < 64 or self.k & (self.k - 1):
+            raise ValueError(
+                f"Rotated needs k, a power of two from 64 up; got {self.k}. "
+                f"The next one is {max(64, 2 ** math.ceil(math.log2(self.k)))}."
+            )
+        n = self.mixing
+        if not isinstance(n, (int, np.integer)) or n < 1 or n & (n - 1) or n > self.k:
+            raise ValueError(f"Rotated needs mixing, a power of two from 1 to k = {self.k}; got {n!r}.")
+
+    @property
+    def multiple_of(self) -> int:
+        return self.k
+
+    @cached_property
+    def unit(self) -> int:
+        return unit_of(self.k)
+
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        return rotated_range(int(self.k), int(self.mixing), odds)
+
+    def typical_norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        # With less mixing any two large numbers may cancel: vectors of every client are the worst ones.
+        return gaussian_range(int(self.k), odds) if self.mixing >= 16 else self.norm_ratio_range(odds)
+
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)
+
+
+@dataclass(frozen=True)
+class Achlioptas(Projection):
+    r"""The paper's sparse matrix: independent entries sqrt(s/k) {+1, 0, -1} with odds 1/2s, 1 - 1/s, 1/2s.
+
+    After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions a
+    coordinate (512 at the paper's k=4096, s=8), not one: the reference to compare `Rotated` with, not what to deploy.
+
+    >>> np.unique(Achlioptas(k=64, s=4)([[1.0]], seed=1)).tolist()
+    [-0.25, 0.0, 0.25]
+    """
+
+    s: int = 8
+
+    most: ClassVar[int | None] = 4096
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.s, (int, np.integer)) or not 1 <= self.s < 2**31:
+            raise ValueError(
+                f"Achlioptas needs s, a whole number from 1 on (one entry in s is not zero); got {self.s!r}."
+            )
+
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        return achlioptas_range(int(self.k), int(self.s), odds)
+
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        rows.kernels.achlioptas(rows, origin, start, key_of(seed), self.s, out, norms)
+
+
+@dataclass(frozen=True)
+class Gaussian(Projection):
+    """Independent entries N(0, 1/k), for which the embedding theorem holds, at k multiplications a coordinate.
+
+    >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
+    (1, 16)
+    """
+
+    most: ClassVar[int | None] = 4096
+
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        return gaussian_range(int(self.k), odds)
+
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        rows.kernels.gaussian(rows, origin, start, key_of(seed), out, norms)
