@@ -10,7 +10,7 @@ import oracle
 from bartizan.judge.judge import geometry_by
 from bartizan.measure.geometry import Geometry, gram_about
 from bartizan.measure.measurements import Measurements
-from bartizan.rules.clipped_clustering import cosine_distances
+from bartizan.rules.clusters import cosine_distances
 from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 

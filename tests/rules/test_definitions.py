@@ -11,7 +11,7 @@ import bartizan as bz
 import oracle
 from bartizan._util.seeds import generator_of
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
-from bartizan.rules.clipped_clustering import larger_cluster
+from bartizan.rules.clusters import larger_cluster
 
 SEEDS = range(12)
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from bartizan._util import schema
 from bartizan._util.text import quoted, short
-from bartizan._util.types import Floats
 from bartizan.measure.client_sizes import sizes_of
+from bartizan.source import Aggregation
 
 LEFT_OUT_BELOW = 0.1  # of its share: the weight with which a node counts as left out of a round
 
@@ -106,19 +106,6 @@ class Suspect:
         return f"{' and '.join(said)} of {self.rounds} round{'' if self.rounds == 1 else 's'}"
 
 
-class JudgedRound(Protocol):
-    """The parts of an `Aggregation` that a reputation needs."""
-
-    @property
-    def clients(self) -> tuple[Any, ...]: ...
-    @property
-    def weights(self) -> Floats | None: ...
-    @property
-    def quarantined(self) -> Mapping[Any, str]: ...
-    @property
-    def failed(self) -> Mapping[Any, str]: ...
-
-
 class Reputation:
     """The record of all clients over the rounds, by id (a number or a text), in Flower, NVFlare or your own loop.
 
@@ -142,7 +129,7 @@ class Reputation:
     def __init__(self) -> None:
         self.nodes: dict[Any, Standing] = {}
 
-    def add_result(self, result: JudgedRound, sizes: Mapping[Any, float] | None = None) -> None:
+    def add_result(self, result: Aggregation[Any], sizes: Mapping[Any, float] | None = None) -> None:
         """Add one round by its result: of a `Round`, or of `aggregate` with a dict of clients.
 
         Clients that were passed as a list are known by their positions, which must then be the same in every round.

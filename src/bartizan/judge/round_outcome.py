@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from bartizan._util.text import short
 from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError, server_problem
 from bartizan.judge.byzantine_budget import lowered
-from bartizan.judge.reputation import JudgedRound, Reputation
+from bartizan.judge.reputation import Reputation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-
-
-class OpenRound(Protocol):
-    """The parts of a `Round` that its closing needs."""
-
-    @property
-    def clients(self) -> tuple[Any, ...]: ...
-    @property
-    def quarantined(self) -> Mapping[Any, str]: ...
-    @property
-    def failed(self) -> Mapping[Any, str]: ...
-    def close(self) -> Any: ...
+from bartizan.source import Aggregation
 
 
 @dataclass
@@ -43,8 +31,8 @@ class RoundOutcome:
     sizes: dict[Any, float] = field(default_factory=dict)
     """The data size of each client; empty where all count alike."""
 
-    def close(self, opened: OpenRound) -> None:
-        """Close a round; whatever that raises is the reason for a refusal."""
+    def close(self, opened: Any) -> None:
+        """Close a `Round`; whatever that raises is the reason for a refusal."""
         self.clients = sorted(opened.clients)
         out: tuple[Mapping[Any, str], Mapping[Any, str]]
         try:
@@ -95,6 +83,6 @@ class RoundOutcome:
         return f"Round {self.round}: {counts}; {len(self.failed)} failed"
 
 
-def by_client(result: JudgedRound, values: Floats | None) -> dict[Any, float] | None:
+def by_client(result: Aggregation[Any], values: Floats | None) -> dict[Any, float] | None:
     """Return one value per client of a result; None where there are none."""
     return None if values is None else dict(zip(result.clients, values.tolist(), strict=True))

@@ -226,10 +226,6 @@ def recentred(gram: Floats, centre: int, n_clients: int) -> Floats:
     return with_origin - with_origin[c] - with_origin[:, c, None] + with_origin[c, c]
 
 
-def capped_sums(D: Floats, cap: float) -> Floats:
-    return np.minimum(D, cap).sum(axis=1)
-
-
 def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     itself_first = D - np.diag(np.ones(len(D)))
     order = np.argsort(itself_first, axis=1, kind="stable")[:, :n]
@@ -242,107 +238,10 @@ def nearest_sums(D: Floats, n: int) -> Floats:
     return np.sort(D, axis=1)[:, :n].sum(axis=1)
 
 
-def distance_sums(C: Floats, D: Floats, shares: Floats, pivot: int) -> Floats:
-    """Return sum_j s_j (d_ij - d_pj) for all i and the pivot p, each difference as (d_ij^2 - d_pj^2) / (d_ij + d_pj).
-
-    Summed as they are, distances to one giant would leave no digits of the others'.
-    """
-    squares, sums = np.diag(C), np.sqrt(D) + np.sqrt(D[pivot])
-    differences = squares[:, None] - squares[pivot] - 2 * (C - C[pivot])
-    return np.divide(differences, sums, out=np.zeros_like(D), where=sums > 0) @ shares
-
-
-def weiszfeld(
-    inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int
-) -> tuple[Floats, bool]:
-    """Run Weiszfeld's iteration, with a search along the line through its last two images.
-
-    A step multiplies the error by a matrix of trace 1 and no negative eigenvalue, so at most one direction converges
-    more slowly than by halves. The difference of two images soon points along it, and the least sum of distances there
-    is found: where the iteration alone takes millions of steps, this takes ten.
-    """
-    C = inner[: len(shares), : len(shares)]
-    # If any client is the median it is the one of least summed distance.
-    sums = distance_sums(C, D, shares, pivot)
-    start = int(sums.argmin())
-    scale = float(np.median(np.sqrt(D[start])))
-    # Clients that coincide up to the rounding of inner products are one vertex.
-    here = D[start] <= 1e-14 * (scale**2 + np.abs(np.diag(C)) + abs(C[start, start]))
-    image = shares * here / shares[here].sum()
-    pulls = np.divide(shares, np.sqrt(D[start]), out=np.zeros_like(shares), where=~here)
-    direction = pulls - pulls.sum() * image
-    if _length(C, direction) <= shares[here].sum() * (1 + 1e-13):
-        # It stays there (Vardi and Zhang). On a line two vertices may be as good, and what lies between them.
-        as_good = here | (sums <= sums[start] + 1e-12 * scale)
-        return shares * as_good / shares[as_good].sum(), True
-    # About the start, whose weight is then not multiplied by any rounding: the median is often near to it.
-    K = C - C[start] - C[:, start, None] + C[start, start]
-    np.fill_diagonal(K, np.where(here, 0.0, D[start]))
-    z = image + _least_along(K, image, direction, shares, scale, 1 / pulls.sum()) * direction
-    for _ in range(max_steps):
-        distances = np.sqrt(np.maximum(squared_distances_to(K, z), 1e-20 * scale**2 + 1e-300))
-        pulls, before, scale = shares / distances, image, float(np.median(distances))
-        image = pulls / pulls.sum()
-        direction = image - before
-        if _length(K, direction) <= 1e-14 * scale:
-            return image, True
-        a = _least_along(K, image, direction, shares, scale, 0.0)
-        z, before = image + a * direction, z
-        # Flat up to rounding, or near enough.
-        if a == 0 or _length(K, z - before) <= tolerance * scale:
-            return image, True
-    return image, False
-
-
-def _least_along(K: Floats, point: Floats, direction: Floats, shares: Floats, scale: float, a: float) -> float:
-    """Return the a at which the sum of distances to `point + a direction` is least: Newton's method in a bracket."""
-    squares, along = squared_distances_to(K, point), K @ direction
-    along, length = along - point @ along, float(direction @ along)
-    low, high, unit = -np.inf, np.inf, scale / math.sqrt(length)
-    for _ in range(64):
-        d = np.sqrt(np.maximum(squares - a * (2 * along - a * length), 0) + 1e-20 * scale**2 + 1e-300)
-        rate = (a * length - along) / d
-        first, second = float(shares @ rate), float(shares @ ((length - rate**2) / d))
-        if abs(first) <= 2e-15 * math.sqrt(length):
-            break
-        low, high = (low, a) if first > 0 else (a, high)
-        step = -first / second if second > 0 else -math.copysign(np.inf, first)
-        farthest = 8 * (abs(a) + unit)
-        step = min(max(step, -farthest), farthest)
-        if not low < a + step < high and high - low < np.inf:
-            step = (low + high) / 2 - a
-        a += step
-        if abs(step) <= 1e-8 * unit:
-            break
-    return a
-
-
-def correntropy(
-    inner: Floats, start: Floats, shares: Floats, width: float, tolerance: float, max_steps: int
-) -> tuple[Floats, bool]:
-    C = inner[: len(shares), : len(shares)]
-    weights = start
-    for _ in range(max_steps):
-        squares = squared_distances_to(C, weights)
-        with np.errstate(over="ignore"):  # so far away that the kernel is 0
-            step = shares * np.exp((squares.min() - squares) / width / width / 2)
-        step /= step.sum()
-        moved = _length(C, step - weights)
-        weights = step
-        if moved <= tolerance * width:
-            return weights, True
-    return weights, False
-
-
 def squared_distances_to(C: Floats, weights: Floats) -> Floats:
     """Return |x_i - sum_j w_j x_j|^2 for all i, from inner products about any point (about zero, unless sum w = 1)."""
     Cw = C @ weights
     return np.maximum(np.diag(C) - 2 * Cw + weights @ Cw, 0)
-
-
-def _length(C: Floats, difference: Floats) -> float:
-    """Return |sum_i d_i x_i| for differences that sum to 0."""
-    return math.sqrt(max(float(difference @ C @ difference), 0.0))
 
 
 def by_distance(D: Floats) -> Array:

@@ -11,8 +11,6 @@ from bartizan.errors import TooFewClientsError
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, smallest, whole_number
 
-PRUNE_FROM_CLIENTS = 128  # below it, all scores are computed
-
 
 def krum_scores(squared_distances: Floats, n_neighbours: int) -> Floats:
     """Return each client's sum of squared distances to its nearest neighbours and to itself, which is 0.
@@ -22,25 +20,6 @@ def krum_scores(squared_distances: Floats, n_neighbours: int) -> Floats:
     from bartizan.kernels import weigh
 
     return weigh.nearest_sums(squared_distances, n_neighbours + 1)
-
-
-def least_krum_score(squared_distances: Floats, n_neighbours: int, typical: int) -> int:
-    r"""Return the client of least Krum score, the first of several; `typical` is a client with a score close to that.
-
-    The sum of the n least of N distances is :math:`\max_t \sum_j \min(d_j, t) - (N - n) t`. With one t for all, the
-    typical client's n-th distance, one pass gives a lower bound, and only few rows have to be sorted.
-    """
-    from bartizan.kernels import weigh
-
-    D, n = squared_distances, n_neighbours + 1
-    if len(D) < PRUNE_FROM_CLIENTS:
-        return int(weigh.nearest_sums(D, n).argmin())
-    t = np.partition(D[typical], n - 1)[n - 1]
-    sums, beyond = weigh.capped_sums(D, t), (len(D) - n) * t
-    least = krum_scores(D[[(sums - beyond).argmin()]], n_neighbours)[0]
-    rounding = 4 * len(D) * np.finfo(np.float64).eps
-    contenders = np.flatnonzero(sums - beyond - rounding * (sums + beyond) <= least)
-    return int(contenders[krum_scores(D[contenders], n_neighbours).argmin()])
 
 
 @dataclass(frozen=True)
@@ -61,7 +40,7 @@ class Krum(Bounded, Rule):
     def weigh(self, geometry: Geometry) -> Floats:
         M, f = geometry.n_clients, self.n_byzantine
         weights = np.zeros(M)
-        weights[least_krum_score(geometry.squared_distances, M - f - 2, geometry.medoid)] = 1.0
+        weights[krum_scores(geometry.squared_distances, M - f - 2).argmin()] = 1.0
         return weights
 
 

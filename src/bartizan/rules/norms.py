@@ -1,4 +1,4 @@
-"""Comparative gradient elimination: drop the clients with the largest norms."""
+"""Rules for which the clients' norms are enough: the plain average, and that of the shortest clients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from dataclasses import dataclass
 from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, smallest
+
+
+@dataclass(frozen=True)
+class Mean(Rule):
+    """Average all clients by their sizes (FedAvg, McMahan et al., 2017): no defence, for comparison.
+
+    >>> Mean()(Geometry.of([[0.0], [1.0]], sizes=[1, 3])).tolist()
+    [0.25, 0.75]
+    """
+
+    needs_distances = False
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        return geometry.shares
 
 
 @dataclass(frozen=True)
