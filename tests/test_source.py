@@ -12,9 +12,8 @@ import pytest
 import bartizan as bz
 from bartizan.aggregate import run
 from bartizan.errors import LostClients
-from bartizan.measure.choose import settled
 from bartizan.measure.measurements import Measurements
-from bartizan.measure.sketches import StreamingSketch
+from bartizan.measure.sketches import StreamingSketch, settled
 from bartizan.source import Combined, Roster
 from bartizan.updates import parse_updates
 from rule_cases import CASES

@@ -16,7 +16,7 @@ from bartizan import measure as sketches
 from bartizan import rules
 from bartizan._util.text import did_you_mean, quoted
 from bartizan.measure import Sketch
-from bartizan.measure.choose import USUAL_K
+from bartizan.measure.sketches import USUAL_K
 from bartizan.rules import Rule, coordinatewise, preaggregators
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator

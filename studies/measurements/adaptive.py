@@ -15,8 +15,7 @@ from bartizan import attacks
 from bartizan._util import machine
 from bartizan._util.console import ProgressLine
 from bartizan._util.seeds import fresh_seed
-from bartizan.judge.judge import RECHECK_SKETCH, largest_ratio
-from bartizan.judge.quarantine import distorted_norms
+from bartizan.judge.judge import RECHECK_SKETCH, distorted_norms, largest_ratio
 from bartizan.measure.geometry import Geometry
 from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Norms
 from bartizan.sources.local import LocalUpdates

@@ -14,8 +14,8 @@ import numpy as np
 from bartizan import GeometricMedian, Geometry, Krum, MultiKrum, Rotated
 from bartizan._util.console import ProgressLine
 from bartizan.kernels.rows import Rows
-from bartizan.measure.choose import costs_of
 from bartizan.measure.measurements import Measurements
+from bartizan.measure.sketches import costs_of
 from bartizan.sketch import pairwise_distortion
 from studies.options import add_command
 from studies.rows import keep

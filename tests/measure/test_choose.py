@@ -9,7 +9,7 @@ import pytest
 
 import bartizan as bz
 from bartizan._util import machine
-from bartizan.measure.choose import COSTS, exact_is_faster
+from bartizan.measure.sketches import COSTS, exact_is_faster
 
 EXACT_IS_FREE = replace(COSTS["cpu"], gram=0.0, gram_pair=0.0)
 ROTATED_IS_FREE = replace(COSTS["cpu"], draw=0.0, rotate=0.0, cell=0.0, sketch_pair=0.0)

@@ -14,13 +14,21 @@ from bartizan._util.seeds import fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.types import Array, Floats
 from bartizan.judge.byzantine_budget import rule_for_remaining
-from bartizan.judge.quarantine import distorted_norms, enlarged, is_ordinary, unusable_numbers
-from bartizan.measure.geometry import Geometry, MeasuredPoints, norm_limit
+from bartizan.measure.geometry import (
+    FLOAT32_SQUARES_UNDERFLOW,
+    TARGET_MEDIAN_NORM,
+    TRIAL_SCALE,
+    Geometry,
+    enlargement,
+    mostly_below,
+    norm_limit,
+)
 from bartizan.measure.measurements import Measurements
-from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Exact, Projection, Rotated, Sketch
+from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Exact, Norms, Projection, Rotated, Sketch
 from bartizan.rules.base import CoordinateStage, Decision, Rule
 from bartizan.source import AnyRule, Judgement, Roster, Source
 
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
@@ -95,6 +103,79 @@ def weigh(rule: AnyRule, geometry: Geometry) -> Decision:
         return rule.decide(geometry)
     rule.check(geometry.n_clients)
     return Decision(geometry.shares, geometry.history, CoordinateStage(rule, geometry.sizes))
+
+
+def is_ordinary(measured: Measurements, roster: Roster) -> bool:
+    """Return whether no norm is tiny, too large or distorted: one quick test, which most rounds pass."""
+    from bartizan.kernels import weigh
+
+    norms, least, most = measured.squared_norms, FLOAT32_SQUARES_UNDERFLOW, norm_limit(roster.dtype)
+    if measured.norms_only:
+        return bool(norms.min() >= least and norms.max() <= most)  # False for NaN
+    ratios = (0.0, np.inf) if isinstance(measured.sketch, Exact) else _ratios(measured.sketch)
+    return bool(weigh.ordinary(measured.gram, norms, least, most, *ratios))
+
+
+def enlarged(source: Source, measured: Measurements) -> Measurements:
+    """The measurements of updates times a power of two, if most are so tiny that their squares underflow."""
+
+    def measure(sketch: Sketch, scale: float) -> Measurements:
+        return source.measure(sketch, measured.seed, clients=measured.clients, scale=scale).on_host()
+
+    def norms(scale: float) -> Floats:
+        return np.asarray(measure(Norms(), scale).squared_norms[:M])
+
+    M = len(measured.clients)
+    if source.roster.dtype.itemsize == 8:
+        scale = enlargement(measured.squared_norms, M, lambda: norms(TRIAL_SCALE))
+        return measured if scale == 1 else measure(measured.sketch, scale)
+    if source.roster.on_gpu and mostly_below(FLOAT32_SQUARES_UNDERFLOW, measured.squared_norms[:M]):
+        return measure(measured.sketch, 1.0) if np.median(norms(1.0)) > 0 else measured
+    return measured
+
+
+def unusable_numbers(source: Source, measured: Measurements) -> dict[int, str]:
+    """Return the clients whose numbers are not finite or overflow, by their squared norms, and why."""
+    M, dtype = len(measured.clients), source.roster.dtype
+    fit = measured.squared_norms <= norm_limit(dtype)  # False for NaN
+    if fit.all():
+        return {}
+    if not fit[M:].all():
+        raise ValueError(f"trusted is too large: its squares overflow {dtype}.")
+    typical = measured.unit * TARGET_MEDIAN_NORM
+    beside = "" if measured.unit == 1 else f", next to the other clients' of about {typical:.0e}"
+    reasons = source.explain([measured.clients[row] for row in np.flatnonzero(~fit)])
+    return {client: reason + beside for client, reason in reasons.items()}
+
+
+def distorted_norms(source: Source, measured: Measurements) -> dict[int, str]:
+    """Return the clients whose projected norm is outside the range for vectors that do not depend on the seed.
+
+    The exact norms were taken in the same pass. A norm that is too small hides a large update from the rule; one that
+    is too large belongs to an update without the part that the projection does not show.
+    """
+    least, most = _ratios(measured.sketch)
+    if not least:
+        return {}
+    M = len(measured.clients)
+    exact, shown = measured.squared_norms[:M], np.diag(measured.gram)[:M]
+    outside = (shown < least * exact) | (shown > most * exact)
+    # Below the smallest normal numbers the digits are gone, and the ratio means nothing.
+    outside &= exact > max(source.roster.dim * SMALLEST_NORMAL**2, measured.negligible)
+    return {
+        measured.clients[
+            r
+        ]: f"the projection shows {shown[r] / exact[r]:.2g} of its squared norm {exact[r]:.3g}, where "
+        f"an update that does not depend on the seed keeps {least:.2g} to {most:.2g}: it "
+        + ("hides from the projection" if shown[r] < exact[r] else "leaves out what the projection does not show")
+        for r in np.flatnonzero(outside)
+    }
+
+
+def _ratios(sketch: Sketch) -> tuple[float, float]:
+    """The range of projected over exact squared norm, rounding included."""
+    least, most = sketch.norm_ratio_range(PROBABILITY_OF_ERROR)
+    return (1 - 1e-4) * least, (1 + 1e-4) * most
 
 
 def geometry_of(
@@ -176,7 +257,7 @@ class Recheck:
         if unfit.any():  # finite in the first sketch: no ratio shows them
             return {chosen[row]: NOT_FINITE for row in np.flatnonzero(unfit)}
         first, second = geometry, geometry_of(self.source, measured, self.looks)
-        slack = np.add.outer(*[ROUNDING * (_squared_norms(first)[rows] + _squared_norms(second))] * 2)
+        slack = np.add.outer(*[ROUNDING * (np.diag(first.points.measured)[rows] + np.diag(second.points.measured))] * 2)
         distances = first.squared_distances[np.ix_(rows, rows)] + slack
         with np.errstate(over="ignore"):  # an attacker may be arbitrarily far away
             ratios = np.divide(second.squared_distances, distances, out=np.zeros_like(distances), where=distances > 0)
@@ -218,11 +299,3 @@ def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | No
     near = geometry.squared_distances[int(np.argmax(decision.weights))]
     order: Array = np.lexsort((near, ~used))
     return sorted(order[: max(enough, int(used.sum()), 3)].tolist())
-
-
-def _squared_norms(geometry: Geometry) -> Floats:
-    """Squared norms about the point that distances were taken from."""
-    points = geometry.points
-    assert isinstance(points, MeasuredPoints)
-    about = points.products if points.about_centre is None else points.about_centre
-    return np.diag(about)[: geometry.n_clients]

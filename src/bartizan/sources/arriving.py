@@ -13,11 +13,10 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.text import short
 from bartizan.errors import server_error
 from bartizan.measure import Projection, Sketch
-from bartizan.measure.choose import settled
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.probes import Probes
-from bartizan.measure.sketches import Norms, StreamingSketch
+from bartizan.measure.sketches import Norms, StreamingSketch, settled
 from bartizan.source import AnyRule, Roster
 from bartizan.sources.local import LocalUpdates, roster_of
 from bartizan.updates import ColumnPass, Progress, Updates, parse_updates

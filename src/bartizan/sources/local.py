@@ -12,10 +12,9 @@ import numpy as np
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan.errors import TooFewClientsError
 from bartizan.measure import Sketch
-from bartizan.measure.choose import exact_is_faster, settled
 from bartizan.measure.client_sizes import client_sizes, sizes_of
 from bartizan.measure.measurements import Measurements
-from bartizan.measure.sketches import ColumnSketch
+from bartizan.measure.sketches import ColumnSketch, exact_is_faster, settled
 from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates

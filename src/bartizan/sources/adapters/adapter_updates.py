@@ -10,14 +10,13 @@ import numpy as np
 
 from bartizan._util.seeds import fresh_seed
 from bartizan.measure import Exact, Sketch
-from bartizan.measure.choose import settled
 from bartizan.measure.measurements import (
     SHORT_OF_DIGITS,
     SHORT_OF_FLOAT32_DIGITS,
     SHORT_OF_FLOAT32_SUMS,
     Measurements,
 )
-from bartizan.measure.sketches import Norms
+from bartizan.measure.sketches import Norms, settled
 from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.adapters import two_sided
 from bartizan.sources.adapters.adapters import ADDS_NOISE, Adapter, Adapters, LoRA

@@ -19,9 +19,8 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan.aggregate import Aggregator, run, sketch_of
 from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.measure import Sketch
-from bartizan.measure.choose import settled
 from bartizan.measure.client_sizes import client_sizes
-from bartizan.measure.sketches import StreamingSketch
+from bartizan.measure.sketches import StreamingSketch, settled
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.source import Aggregation

@@ -12,10 +12,9 @@ import numpy as np
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan.measure import Exact, Sketch
-from bartizan.measure.choose import exact_is_faster, settled
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
-from bartizan.measure.sketches import ColumnSketch, Projection, StreamingSketch
+from bartizan.measure.sketches import ColumnSketch, Projection, StreamingSketch, exact_is_faster, settled
 from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.sharded.collectives import Failure, RankGrid
 from bartizan.sources.sharded.shard import padded_to_block
