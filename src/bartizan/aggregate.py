@@ -86,34 +86,11 @@ class Aggregator:
         """Aggregate one round of updates; see `aggregate` for the arguments."""
         return aggregate(updates, self.rule, sketch=self.sketch, **options)
 
-    def round(
-        self,
-        seed: int | None = None,
-        *,
-        reference: Any = None,
-        trusted: Any = None,
-        history: tuple[float, ...] = (),
-        strict: bool = False,
-        spill: str | os.PathLike[str] | None = None,
-        copy: bool = False,
-        memory: int | str | None = None,
-        recheck: bool = True,
-    ) -> Round[Any]:
+    def round(self, seed: int | None = None, **options: Unpack[RoundOptions]) -> Round[Any]:
         """Open a round whose updates are added one by one, each sketched as it arrives; see `Round`."""
         from bartizan.round import Round
 
-        return Round(
-            self,
-            seed,
-            reference=reference,
-            trusted=trusted,
-            history=history,
-            strict=strict,
-            spill=spill,
-            copy=copy,
-            memory=memory,
-            recheck=recheck,
-        )
+        return Round(self, seed, **options)
 
 
 @overload
@@ -257,6 +234,19 @@ class Options(TypedDict, total=False):
     out: Any
     memory: int | str | None
     progress: Progress | None
+
+
+class RoundOptions(TypedDict, total=False):
+    """Types of the keyword arguments of `Round`."""
+
+    reference: Any
+    trusted: Any
+    history: tuple[float, ...]
+    strict: bool
+    spill: str | os.PathLike[str] | None
+    copy: bool
+    memory: int | str | None
+    recheck: bool
 
 
 class Choices(Options, total=False):

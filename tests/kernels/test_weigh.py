@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -208,17 +207,6 @@ def test_sums_of_the_nearest_are_those_of_the_definition_for_any_number_of_threa
     for threads in (1, 4):
         monkeypatch.setattr(weigh, "n_threads", lambda threads=threads: threads)
         np.testing.assert_array_equal(weigh.nearest_sums(D, 77), reference.nearest_sums(D, 77))
-
-
-@pytest.mark.parametrize(
-    "rule", [bz.Krum(30), bz.Bulyan(30), bz.GeometricMedian(), bz.MCA(), bz.NNM(30) >> bz.Krum(30)]
-)
-def test_many_clients_are_weighed_alike_by_callers_at_once(rule):
-    geometries = [Geometry.of(np.random.default_rng(i).normal(size=(300, 20))) for i in range(4)]
-    alone = [rule(g) for g in geometries]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(rule, geometries))
-    np.testing.assert_array_equal(together, alone)
 
 
 def test_a_rule_that_asks_for_distances_only_costs_no_recentring():
