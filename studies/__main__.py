@@ -14,6 +14,7 @@ COMMANDS = {
     "speed": ("studies.speed.command", "measure what aggregation costs beside other libraries"),
     "guide": ("studies.guide.command", "the runs behind the tables of rules"),
     "pages": ("studies.pages.results_page", "write the tables and figures of the pages, or check them"),
+    "keep-training": ("studies.pages.training_figure", "keep the runs behind the README's picture"),
     **{
         name: (f"studies.measurements.{name.replace('-', '_')}", about)
         for name, about in {
@@ -21,6 +22,7 @@ COMMANDS = {
             "adaptive": "attackers who know the projection: harm, checks, their cost",
             "clients": "the gradients of all clients of a round, by every method",
             "crossover": "from how many clients projecting is faster",
+            "example-attacks": "accuracy of the two platforms' examples under attack",
             "few-sites": "accuracy with seven sites, one of which is large",
             "flower-accuracy": "what robustness costs a training with Flower when nobody attacks",
             "flower-server": "choice of client, time and memory beside Flower's strategies",

@@ -23,6 +23,9 @@ RULES = {
     "MultiKrum(2)": bz.MultiKrum(F),
     "TrimmedMean(2)": bz.TrimmedMean(F),
     "Median": bz.Median(),
+    "CenteredClipping": bz.CenteredClipping(),
+    "ARC(2) >> Mean": bz.ARC(F) >> bz.Mean(),
+    "ARC(2) >> CAF(2)": bz.ARC(F) >> bz.CAF(F),
 }
 # who attacks -> (sites that reverse their step, sites with false labels)
 ATTACKERS = {

@@ -23,7 +23,7 @@ from studies.guide.experiments import CONTROL, FEWER, N_ATTACKERS
 from studies.guide.kept_rows import stage_file
 from studies.guide.projection_tables import findings, projection_tables
 from studies.options import add_command
-from studies.pages import measured_tables, speed_tables
+from studies.pages import cost_figure, measured_tables, shop_window, speed_tables, training_figure
 from studies.paper import comparison_tables as tables
 from studies.paper import interval_plot, scatter_plot
 from studies.paper.cells import ABLATION
@@ -34,6 +34,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FIGURE = DOCS / "images" / "results.png"
 INTERVALS = DOCS / "images" / "projection-intervals.png"
+TRAINING = DOCS / "images" / "training.png"
+COST = DOCS / "images" / "cost.png"
 PAGES = (
     DOCS / "results.md",
     DOCS / "explanation" / "speed.md",
@@ -104,6 +106,7 @@ def parts() -> dict[str, str]:
         "achlioptas": projection_tables(stage_file("achlioptas"), N_ATTACKERS),
         "achlioptas_ks": projection_tables(stage_file("achlioptas"), FEWER["clients.byzantine"]),
         "campaign": page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8"))),
+        "does_it_help": shop_window.does_it_help(),
         **measured_tables.parts(),
     }
 
@@ -130,6 +133,8 @@ def figures() -> dict[Path, str]:
     return {
         FIGURE: digest(RESULTS / "paper.jsonl", *speed, scatter_plot, speed_tables),
         INTERVALS: digest(RESULTS / "paper-literal.jsonl", interval_plot),
+        TRAINING: digest(RESULTS / "training.jsonl", training_figure),
+        COST: digest(RESULTS / CPU, cost_figure),
     }
 
 
@@ -137,6 +142,10 @@ def draw(path: Path) -> Any:
     """Return one of the figures."""
     if path == INTERVALS:
         return interval_plot.draw(compare(RESULTS / "paper-literal.jsonl").rows)
+    if path == TRAINING:
+        return training_figure.draw()
+    if path == COST:
+        return cost_figure.draw()
     figure, panels = plotting.new_figure(1, 2, (10.4, 4.8), width_ratios=[1, 1.1])
     scatter_plot.scatter(panels[0][0], main_rows(compare(RESULTS / "paper.jsonl").rows))
     speed_tables.figure_panel(panels[0][1], speed_tables.read_rows(RESULTS))
