@@ -201,11 +201,6 @@ def test_a_rule_is_checked_for_many_clients_without_weighing_any():
     assert rule_for(chosen, 20_000, 5) == (bz.NNM(5) >> MyRule(5), "")
 
 
-def test_values_survive_toml():
-    thing = {"a": [True, -3, 1e-300, 'quote " \\ \n \x7f \u2028'], "a.b c": {"x": {"y": [[], [1]]}}}
-    assert tomllib.loads(toml.document(thing)) == thing
-
-
 def test_init_writes_a_file_once(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["init"]) == 0

@@ -10,13 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bartizan.lab import Experiment, models, run  # noqa: E402
-from bartizan.lab.config.sections import ClientsSettings as Work  # noqa: E402
 from bartizan.lab.data import DataError, load  # noqa: E402
 from bartizan.lab.data.addresses import CONTEXT, VOCABULARY, Texts, decoded, encoded  # noqa: E402
 from bartizan.lab.data.device_text import TextOnDevice  # noqa: E402
 from bartizan.lab.data.partition import counts, split  # noqa: E402
 from bartizan.lab.models.trained_adapters import with_adapters  # noqa: E402
-from bartizan.lab.training.clients import Clients  # noqa: E402
 from bartizan.lab.training.evaluation import evaluate  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 from bartizan.lab.training.gradients import Loop, Vmapped  # noqa: E402
@@ -101,9 +99,11 @@ def test_the_transformer_sees_no_later_character():
     assert not torch.allclose(one[..., 40:], two[..., 40:])
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_gradients_of_many_clients_are_the_loops(shared, sample):
-    model, flat = (model := models.build("transformer", VOCABULARY, (CONTEXT,)).double()), FlatLayout.of(model)
+@pytest.mark.parametrize(("shared", "adapters"), [(True, False), (False, False), (False, True)])
+def test_gradients_of_many_clients_are_the_loops(shared, adapters, sample):
+    model = models.build("transformer", VOCABULARY, (CONTEXT,))
+    model = (with_adapters(model, 2) if adapters else model).double()
+    flat = FlatLayout.of(model)
     text, weights = TextOnDevice(sample.test), flat.read(model)
     given = weights if shared else weights + 0.01 * torch.rand(3, flat.size, dtype=torch.float64)
     where = torch.arange(6).reshape(3, 2)
@@ -119,18 +119,6 @@ def test_evaluation_is_the_mean_over_all_characters(sample):
     scores = model(text.batch(torch.arange(30)))
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(scores.double(), text.labels).item(), rel=1e-5)
     assert accuracy == pytest.approx((scores.argmax(1) == text.labels).double().mean().item())
-
-
-def test_local_steps_on_text_learn_it(sample):
-    model = models.build("transformer", VOCABULARY, (CONTEXT,))
-    work = Work(batch=4, work="steps", local=30, step_size=0.2, momentum=0.9)
-    clients = Clients(model, text := TextOnDevice(sample.train), [torch.arange(4)], work)
-    weights = FlatLayout.of(model).read(model)
-    after = weights - clients.updates(weights, [0], 1).updates[0]
-    four = TextOnDevice(Texts(sample.train.pixels[:4], sample.train.labels[:4]))
-    before, now = (evaluate(model, some, four)[1] for some in (weights, after))
-    assert now < 0.8 * before
-    assert len(text) == len(sample.train)
 
 
 def test_a_run_on_text_records_perplexity_and_resumes_to_the_bit(tmp_path):
@@ -179,14 +167,6 @@ def test_adapters_add_a_product_to_every_linear_layer_and_nothing_else_is_traine
     torch.testing.assert_close(model(given), plain(given), rtol=1e-3, atol=1e-4)
     after = model.state_dict()
     assert all(torch.equal(tensor, after[path]) for path, tensor in before.items())
-
-
-def test_gradients_of_adapters_are_the_loops(sample):
-    model = with_adapters(models.build("transformer", VOCABULARY, (CONTEXT,)), 2).double()
-    text, weights = TextOnDevice(sample.test), FlatLayout.of(model).read(model) + 0.1
-    where = torch.arange(4).reshape(2, 2)
-    wanted, got = (kind(model)(weights, text.batch(where), text.labels[where]) for kind in (Loop, Vmapped))
-    torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-8, atol=1e-12)
 
 
 def test_a_run_of_adapters_begins_from_the_checkpoint_of_another_and_sends_little(tmp_path):

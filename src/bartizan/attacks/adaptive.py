@@ -18,9 +18,8 @@ from bartizan.attacks.parameters import AT_LEAST_ONE, INDEX, NUMBER, Wanted, att
 from bartizan.measure import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
-DISTANCE_IN_NORMS = (
-    100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
-)
+# Times the root mean square norm of the honest updates: every rule rejects it where it is visible.
+DISTANCE_IN_NORMS = 100.0
 # Moves of one length in different directions often do the same harm up to rounding: the first of them is sent.
 LEAST_GAIN = 1 + 1e-6
 HALF_SIZE = Wanted("1, 2, 4 or 8 coordinates per half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))

@@ -41,10 +41,10 @@ class Poison(ABC):
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
         """Return the poisoned images and labels; the input is not modified, and is returned where nothing changes."""
 
-    def _known_class(self, name: str, n_classes: int) -> None:
-        value = getattr(self, name)
-        if value >= n_classes:
-            raise ValueError(f"{type(self).__name__} needs {name}, a class from 0 to {n_classes - 1}; got {value}.")
+    def _require_classes(self, n_classes: int, *names: str) -> None:
+        for name in names:
+            if (value := getattr(self, name)) >= n_classes:
+                raise ValueError(f"{type(self).__name__} needs {name}, a class from 0 to {n_classes - 1}; got {value}.")
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class LabelFlip(Poison):
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
         if self.source is None or self.target is None:
             return pixels, (n_classes - 1 - labels).astype(labels.dtype, copy=False)
-        self._known_class("source", n_classes)
-        self._known_class("target", n_classes)
+        self._require_classes(n_classes, "source", "target")
         return pixels, np.where(labels == self.source, self.target, labels).astype(labels.dtype, copy=False)
 
 
@@ -93,13 +92,24 @@ class PixelTriggered(Triggered):
     """A backdoor whose trigger is pixels: a fraction of an attacker's images gets it, and the label `target`."""
 
     fraction: float
+    value: int
 
     @abstractmethod
+    def places(self, H: int, W: int) -> list[tuple[slice, slice]]:
+        """Return the rows and columns of the trigger's bars; ValueError if the images are too small for them."""
+
     def trigger(self, pixels: Array) -> Array:
         """Return a copy of the images with the trigger on them."""
+        marked = pixels.copy()
+        for rows, columns in self.places(*pixels.shape[-2:]):
+            marked[..., rows, columns] = self.value
+        return marked
+
+    def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
+        return self.trigger(pixels), labels
 
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
-        self._known_class("target", n_classes)
+        self._require_classes(n_classes, "target")
         chosen = rng.permutation(len(labels))[: round(self.fraction * len(labels))]
         pixels, labels = pixels.copy(), labels.copy()
         pixels[chosen] = self.trigger(pixels[chosen])
@@ -128,17 +138,10 @@ class Backdoor(PixelTriggered):
         wanted = {"target": INDEX, "fraction": FRACTION, "size": AT_LEAST_ONE, "value": BYTE}
         check("Backdoor", wanted, vars(self))
 
-    def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
-        return self.trigger(pixels), labels
-
-    def trigger(self, pixels: Array) -> Array:
-        """Return a copy of the images with the square on them."""
-        H, W = pixels.shape[-2:]
+    def places(self, H: int, W: int) -> list[tuple[slice, slice]]:
         if self.size > min(H, W):
             raise ValueError(f"Backdoor has size={self.size}, and the images have {H} x {W} pixels.")
-        marked = pixels.copy()
-        marked[..., H - self.size :, W - self.size :] = self.value
-        return marked
+        return [(slice(H - self.size, H), slice(W - self.size, W))]
 
 
 @dataclass(frozen=True)
@@ -167,8 +170,7 @@ class SemanticBackdoor(Triggered):
             raise ValueError(f"SemanticBackdoor needs source and target, two classes; got {self.source} twice.")
 
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
-        self._known_class("source", n_classes)
-        self._known_class("target", n_classes)
+        self._require_classes(n_classes, "source", "target")
         return pixels, np.where(self._has_feature(pixels, labels), self.target, labels).astype(labels.dtype, copy=False)
 
     def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
@@ -211,13 +213,11 @@ class DistributedBackdoor(PixelTriggered):
     def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
         return replace(self, part=None).trigger(pixels), labels
 
-    def trigger(self, pixels: Array) -> Array:
-        """Return a copy of the images with this attacker's bar on them, or with all four."""
-        (H, W), high, wide = pixels.shape[-2:], self.gap + 2, 2 * self.size + self.gap
+    def places(self, H: int, W: int) -> list[tuple[slice, slice]]:
+        """Return this attacker's bar, or all four."""
+        high, wide = self.gap + 2, 2 * self.size + self.gap
         if high > H or wide > W:
             raise ValueError(f"DistributedBackdoor has bars in {high} x {wide} pixels, and the images have {H} x {W}.")
-        marked = pixels.copy()
-        for part in range(4) if self.part is None else (self.part,):
-            row, column = (part // 2) * (self.gap + 1), (part % 2) * (self.size + self.gap)
-            marked[..., row, column : column + self.size] = self.value
-        return marked
+        rows, columns = (0, self.gap + 1), (0, self.size + self.gap)
+        bars = [(slice(row, row + 1), slice(column, column + self.size)) for row in rows for column in columns]
+        return bars if self.part is None else [bars[self.part]]

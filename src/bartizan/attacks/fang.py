@@ -14,7 +14,6 @@ from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,
     by_columns,
-    each_block,
     empty,
     largest,
     least,
@@ -23,6 +22,7 @@ from bartizan.attacks.honest_updates import (
     repeat_row,
     sign,
     squared_distances,
+    summed,
 )
 from bartizan.attacks.parameters import Wanted, attack, is_number, on_changes
 from bartizan.updates.layout import on_host
@@ -44,14 +44,12 @@ def fang_krum(honest: Matrix, count: int, rng: Generator, *, least_step: float =
     array([-1.42, -1.42, -1.42])
     """
 
-    def measured(low: int, x: Matrix) -> tuple[Array, Array, float]:
+    def measured(x: Matrix) -> tuple[Array, Array, float]:
         s = sign(mean(x))
         return on_host((x * x).sum(axis=1)), on_host((x * s).sum(axis=1)), float((s * s).sum())
 
-    parts = each_block(honest, measured)
-    squares, along = sum(part[0] for part in parts), sum(part[1] for part in parts)
-    d = sum(part[2] for part in parts)
-    step = krum_step(squared_distances(honest), np.asarray(squares), np.asarray(along), d, count, least_step)
+    squares, along, d = summed(honest, measured)
+    step = krum_step(squared_distances(honest), squares, along, d, count, least_step)
     return repeat_row(by_columns(honest, lambda x: -step * sign(mean(x))), count)
 
 

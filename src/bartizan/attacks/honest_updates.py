@@ -119,6 +119,11 @@ def by_columns(honest: Matrix, formula: Callable[[Matrix], Vector], *, wide: boo
     return row
 
 
+def summed(honest: Matrix, formula: Callable[[Matrix], tuple[Any, ...]]) -> list[Any]:
+    """Return the sums over all blocks of each number or array that a formula returns for a block."""
+    return [sum(terms) for terms in zip(*each_block(honest, lambda low, block: formula(block)), strict=True)]
+
+
 def empty(honest: Matrix, shape: tuple[int, ...], *, wide: bool = False) -> Any:
     """Return an uninitialised array on the device of the honest updates."""
     if is_tensor(honest):

@@ -20,12 +20,12 @@ from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,
     by_columns,
-    each_block,
     mean,
     repeat_row,
     sign,
     squared_distances,
     std,
+    summed,
 )
 from bartizan.attacks.parameters import Wanted, attack
 from bartizan.updates.layout import on_host
@@ -69,15 +69,13 @@ def min_sum(honest: Matrix, count: int, rng: Generator, *, deviation: str = "std
 def _sent(honest: Matrix, count: int, deviation: str, furthest: Callable[..., float]) -> Matrix:
     away = DEVIATIONS[deviation]
 
-    def measured(low: int, x: Matrix) -> tuple[Array, Array, float]:
+    def measured(x: Matrix) -> tuple[Array, Array, float]:
         d, to_mean = away(x), mean(x) - x
         along = on_host((to_mean * d).sum(axis=1))
         to_mean *= to_mean
         return on_host(to_mean.sum(axis=1)), along, float((d**2).sum())
 
-    parts = each_block(honest, measured)
-    a, b, c = (sum(part[i] for part in parts) for i in range(3))
-    gamma = furthest(squared_distances(honest), a, b, c)
+    gamma = furthest(squared_distances(honest), *summed(honest, measured))
     return repeat_row(by_columns(honest, lambda x: mean(x) + gamma * away(x)), count)
 
 

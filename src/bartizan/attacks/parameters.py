@@ -124,9 +124,8 @@ def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> 
 def needs(attack: Callable[..., Any]) -> frozenset[str]:
     """Return the knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
 
-    `aggregator`: the server; `exact_weights`: its rule without projection; `sketch`: how it projects; `leaked_seed`:
-    of this round; `past_seeds`: of those before;
-    `published`: the sum of the aggregates so far.
+    `aggregator`: the server; `exact_weights`: its rule without projection; `sketch`: its projection; `leaked_seed`: the
+    seed of this round; `past_seeds`: those before; `published`: the sum of the aggregates so far.
 
     >>> from bartizan.attacks import attack
     >>> sorted(needs(attack("null-space"))), sorted(needs(attack("ipm")))
