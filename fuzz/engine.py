@@ -1,7 +1,7 @@
 """Run the cases of one surface, drawn by Hypothesis or guided by coverage, within limits on time and memory.
 
-Hypothesis shrinks what fails, also what atheris finds, and prints how to run it again. The campaign starts this module
-in processes of its own: `python -m fuzz.engine NAME`.
+Hypothesis shrinks what fails, also what atheris finds, and prints how to run it again; a surface stops at its first
+failure. The campaign starts this module in processes of its own: `python -m fuzz.engine NAME`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import traceback
 import tracemalloc
 import warnings
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,7 +52,6 @@ class Monitor:
     def __init__(self, name, surface, out=None):
         self.name, self.surface, self.out, self.database = name, surface, out, InMemoryExampleDatabase()
         self.outcomes, self.failures = Counter(), {}
-        self.passing = set()  # failures that are known, and no longer end a run
         self.cases = self.guided_cases = self.largest_peak = 0
         self.slowest, self.written, self.begun = 0.0, 0.0, time.monotonic()
 
@@ -83,10 +82,9 @@ class Monitor:
         except DidNotReproduce:
             pass
         except Exception as error:
-            for one in _each(error):
+            for one in getattr(error, "exceptions", [error]):
                 case = "\n".join(getattr(one, "__notes__", []))[:4000]
-                self.failures.setdefault(_mark(one), {"said": str(one)[:500], "case": case})
-        self.passing = set(self.failures)
+                self.failures[_mark(one)] = {"said": str(one)[:500], "case": case}
 
     def guided(self, seconds, number):
         """Let atheris look for cases that reach new code; it ends the process, so this never returns."""
@@ -100,10 +98,9 @@ class Monitor:
             try:
                 drawn = run(data)
             except Exception:  # which is in the database now, to be shrunk
-                self.passing = set()
                 self._keep(self.test(phases=[Phase.reuse, Phase.shrink]))
             self.guided_cases = self.cases - before
-            if time.monotonic() > end:
+            if self.failures or time.monotonic() > end:
                 self.write()
                 os._exit(0)
             return drawn
@@ -117,25 +114,16 @@ class Monitor:
         atheris.Setup([sys.argv[0], *flags, str(corpus)], run_one)
         atheris.Fuzz()
 
-    def limit_memory(self):
-        with suppress(OSError, ValueError):  # known on Linux only
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            limit = pages * resource.getpagesize() + BYTES_PER_PROCESS
-            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-
     def _run(self, case):
         self.cases += 1
         if traced := self.cases % CASES_PER_TRACE == 0:
             tracemalloc.start()
         begin = time.perf_counter()
         try:
-            outcome = _in_time(self.surface.check, case)
-            self.outcomes.update({ACCEPTED, outcome})
+            with _time_limit():
+                self.outcomes.update({ACCEPTED, self.surface.check(**case)})
         except RefusedError:
             self.outcomes[REFUSED] += 1
-        except Exception as error:
-            if _mark(error) not in self.passing:
-                raise
         finally:
             if traced:
                 self.largest_peak = max(self.largest_peak, tracemalloc.get_traced_memory()[1])
@@ -161,11 +149,6 @@ class Monitor:
         }
 
 
-def _each(error):
-    """Return the failures that Hypothesis reports together."""
-    return [one for group in error.exceptions for one in _each(group)] if hasattr(error, "exceptions") else [error]
-
-
 def _mark(error):
     """Return a name for this kind of failure."""
     if isinstance(error, WrongError):
@@ -175,24 +158,29 @@ def _mark(error):
     return f"crash: {type(error).__name__} at {'/'.join(Path(ours.filename).parts[-3:])}:{ours.lineno}"
 
 
-def _in_time(check, case):
-    """Run a case; one that does not end raises TimeoutError, after any `except Exception` of the library."""
-    signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CASE)
-    try:
-        return check(**case)
-    except HangError as error:
-        raise TimeoutError(str(error)).with_traceback(error.__traceback__) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def raise_on_alarm():
-    """Let a case that runs out of time raise `HangError`; return the handler that was there before."""
+@contextmanager
+def _time_limit():
+    """Raise TimeoutError if a case does not end in time, after any `except Exception` of the library."""
 
     def stop(*_):
         raise HangError(f"still running after {SECONDS_PER_CASE:.0f} s")
 
-    return signal.signal(signal.SIGALRM, stop)
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CASE)
+    try:
+        yield
+    except HangError as error:
+        raise TimeoutError(str(error)).with_traceback(error.__traceback__) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _limit_memory():
+    with suppress(OSError, ValueError):  # known on Linux only
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + BYTES_PER_PROCESS
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def main():
@@ -211,16 +199,15 @@ def main():
         with atheris.instrument_imports(include=packages, enable_loader_override=False):
             for module in (*packages, f"fuzz.{SURFACES[options.name].build.partition(':')[0]}"):
                 import_module(module)
-    raise_on_alarm()
     surface = build(options.name, options.out.with_suffix(""))
     surface.warm()
     Monitor(options.name, surface).search(options.seed, max_examples=50)  # imports and compiles
     monitor = Monitor(options.name, surface, options.out)
-    monitor.limit_memory()
-    while time.monotonic() < monitor.begun + options.seconds / (1 + by_coverage):
+    _limit_memory()
+    while not monitor.failures and time.monotonic() < monitor.begun + options.seconds / (1 + by_coverage):
         options.seed += 1
         monitor.search(options.seed, max_examples=CASES_PER_RUN)
-    if by_coverage:
+    if by_coverage and not monitor.failures:
         monitor.guided(monitor.begun + options.seconds - time.monotonic(), options.seed)
     monitor.write()
 

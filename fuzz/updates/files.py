@@ -1,11 +1,10 @@
-"""Surfaces: files of updates and folders of shards, beside NumPy's and safetensors' readers; and folders in a store."""
+"""Surfaces: files of updates and folders of shards, beside NumPy's and safetensors' readers."""
 
 import io
 import json
 import shutil
 from functools import partial
 
-import fsspec
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -100,24 +99,11 @@ def _local(root, content, sound):
     if theirs is None:
         return ACCEPTED
     theirs = {name: theirs[name] for name in found} if place == root else theirs  # an index may name some only
-    _compared(found, theirs, "than others read")
-    return COMPARED
-
-
-def _stored(root, content, sound, whole):
-    """Open a folder, or one object of it, in fsspec's memory and locally: both are refused, or both are the same."""
-    fs = fsspec.filesystem("memory")
-    fs.store.clear()
-    for one, data in {"README.md": b"", **content}.items():
-        fs.pipe_file(f"/client/{one}", data)
-    _written(root, content)
-    name = "" if whole else max(content.keys() - {INDEX})
-    found, here = _opened(f"memory://client/{name}"), _opened(root / name)
-    require(isinstance(found, str) == isinstance(here, str), f"in a store {found!s:.200}, in a folder {here!s:.200}")
-    if isinstance(found, str) or isinstance(here, str):
-        require(not sound, f"a sound input was refused: {found}")
-        raise RefusedError
-    _compared(found, here, "in a store")
+    require(set(found) == set(theirs), f"names {sorted(found)}, and others read {sorted(theirs)}")
+    for name, one in found.items():
+        require(one.tobytes() == theirs[name].tobytes(), f"{name!r} has other numbers than others read")
+        same = one.dtype == theirs[name].dtype and one.shape == theirs[name].shape
+        require(same, f"{name!r} has another dtype or shape than others read")
     return COMPARED
 
 
@@ -160,14 +146,6 @@ def _read_by_others(content):
     return found if all(one.dtype.kind in "fiub" and one.itemsize <= 8 for one in found.values()) else None
 
 
-def _compared(found, others, where):
-    require(set(found) == set(others), f"names {sorted(found)} {where}, and not {sorted(others)}")
-    for name, one in found.items():
-        require(one.tobytes() == others[name].tobytes(), f"{name!r} has other numbers {where}")
-        same = one.dtype == others[name].dtype and one.shape == others[name].shape
-        require(same, f"{name!r} has another dtype or shape {where}")
-
-
 def _raw(path, dtype, shape, content):
     path.write_bytes(content)
     with documented(ValueError):
@@ -198,8 +176,3 @@ FOLDER_CASES = st.one_of(FOLDERS.map(lambda one: (one, False)), WHOLE_FOLDERS.ma
 
 def shards(folder):
     return Surface(lambda case: _local(folder / "client", *case), {"case": FOLDER_CASES})
-
-
-def stores(folder):
-    cases = {"case": FOLDER_CASES, "whole": st.sampled_from([True, True, False])}
-    return Surface(lambda case, whole: _stored(folder / "client", *case, whole), cases)

@@ -130,16 +130,6 @@ def geometric_median_cost(x, z, sizes=None) -> float:
     return float(sizes_of(x, sizes) @ norms(x - z))
 
 
-def geometric_median_pull(x, z, sizes=None):
-    """The force of the clients that are not at z, and the size of those that are.
-
-    z is a geometric median exactly if the force is no longer than that size.
-    """
-    sizes, away = sizes_of(x, sizes), norms(x - z)
-    here = away <= 1e-8 * np.abs(x).max()
-    return (sizes[~here, None] * (x[~here] - z) / away[~here, None]).sum(axis=0), sizes[here].sum()
-
-
 def geometric_median(x, sizes=None):
     """The least sum of distances, in long double: the best client, or Newton's method from a point better than it."""
     x, s = x.astype(np.longdouble), sizes_of(x, sizes).astype(np.longdouble)
