@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
 from types import UnionType
@@ -42,6 +43,11 @@ def add_command(commands: Any, function: Callable[..., Any], name: str = "") -> 
         return function(*(several[0] if several else ()), **given)
 
     parser.set_defaults(run=run)
+
+
+def command(function: Callable[..., Any]) -> Callable[[Any], None]:
+    """Return the `add_to` of a module with one command."""
+    return partial(add_command, function=function)
 
 
 def add_parts(commands: Any, name: str, about: str, parts: Sequence[Callable[..., Any]]) -> None:

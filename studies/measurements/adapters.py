@@ -10,9 +10,8 @@ import numpy as np
 
 import bartizan as bz
 from bartizan.lora import LoRA, TwoSided
-from bartizan.sources.adapters import factor_stacks, two_sided
-from bartizan.sources.adapters.adapters import Adapter, form_of, parse_adapter
-from bartizan.updates.layout import Entry, Layout, is_tensor
+from bartizan.sources.adapters import factor_stacks
+from bartizan.sources.adapters.adapters import parse_adapter
 from studies.options import add_parts
 from studies.rows import keep
 from studies.tables import table_of
@@ -32,7 +31,7 @@ LAYER = {
 
 
 def add_to(commands: Any) -> None:
-    add_parts(commands, "adapters", "errors and costs of distances between adapters", (tails, speed, operations))
+    add_parts(commands, "adapters", "errors and costs of distances between adapters", (tails, speed))
 
 
 def factors(modules, rank):
@@ -134,50 +133,6 @@ def speed(
     grams = [factor_stacks.exact([parse_adapter(u, LoRA(alpha=rank)) for u in some]).gram for some in (layer, wide)]
     off = np.abs(grams[0] / grams[1] - 1).max()
     print(f"exact against float64, one layer: {off:.1e} relative, off-diagonal included")
-
-
-def operations(*, clients: int = 50, layers: int = 80, rank: int = 16) -> None:
-    """Count what Python asks of torch for one call, on tensors without memory.
-
-    As on a GPU, which needs two copies per product less; views start nothing there.
-    """
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Counted(TorchDispatchMode):
-        def __init__(self):
-            super().__init__()
-            self.all = self.views = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.all, self.views = self.all + 1, self.views + func.is_view
-            return func(*args, **(kwargs or {}))
-
-    factor_stacks.on_gpu = is_tensor
-    factor_stacks.on_host = two_sided.on_host = lambda tensor: np.ones(tuple(tensor.shape))
-    modules = {f"layers.{i:02}.{name}": shape for i in range(layers) for name, shape in LAYER.items()}
-    entries = [Entry((name,), shape, "bfloat16", "cuda:0") for name, shape in factors(modules, rank)]
-    form = form_of(Layout(tuple(entries)), LoRA(alpha=rank))
-    new = {"dtype": torch.bfloat16, "device": "meta"}
-    adapters = [
-        Adapter(
-            form,
-            tuple(torch.empty(d_out, rank, **new) for _, d_out, _ in form.shapes),
-            tuple(torch.empty(rank, d_in, **new) for _, _, d_in in form.shapes),
-        )
-        for _ in range(clients)
-    ]
-    print(f"{clients} adapters of {len(form.shapes)} modules, rank {rank}, {torch.__version__}")
-    for about in (None, adapters[0]):
-        calls = {
-            "exact": lambda about=about: factor_stacks.exact(adapters, (), about),
-            "TwoSided()": lambda about=about: TwoSided().measure(adapters, (), about, 1),
-        }
-        for name, call in calls.items():
-            with Counted() as counted:
-                call()
-            from_one = "" if about is None else ", distances from a reference"
-            print(f"{name}{from_one}: {counted.all} operations, {counted.views} of them views")
 
 
 def squared_distances(gram):

@@ -11,15 +11,11 @@ import torch
 from bartizan.lab import models
 from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.gradients import Grouped, Loop, Vmapped
-from studies.options import add_command
+from studies.options import command
 from studies.timing import in_turns
 
 METHODS = {"loop": Loop, "vmapped": Vmapped, "grouped": Grouped}
 EXACT_BELOW = 1e-6  # relative distance to the loop in float64, above which a method is wrong and not timed
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, clients)
 
 
 def clients(
@@ -81,3 +77,6 @@ def clients(
         memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         took = f"{1000 * median(times[name]):9.1f} ms {memory / 2**30:7.2f} GiB"
         print(f"{name:10} {took}   off by {off[0]:.0e}, {off[1]:.0e} in float32")
+
+
+add_to = command(clients)

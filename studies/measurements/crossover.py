@@ -3,22 +3,18 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from bartizan import Exact, Rotated
 from bartizan._util import machine
 from bartizan._util.arguments import short
 from bartizan.measure.sketches import Norms
-from studies.options import add_command
+from studies.options import command
 from studies.speed.problem import Problem
 from studies.tables import markdown_table
 from studies.timing import in_turns
 
 SKETCHES = {"read": Norms(), "exact": Exact(), "projected": Rotated()}
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, crossover)
 
 
 def crossover(
@@ -47,6 +43,9 @@ def crossover(
         body.append([short(p), *cells, meeting(done, ratios)])
     print(f"{machine.name_of(device)}; reads: exact / projected to 4096\n")
     print(markdown_table(["p", *(f"M={M}" for M in clients), "projecting is faster from"], body))
+
+
+add_to = command(crossover)
 
 
 def meeting(clients: Sequence[int], ratios: Sequence[float]) -> str:

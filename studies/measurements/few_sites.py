@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import bartizan as bz
 from bartizan.lab.data import load
-from studies.options import add_command
+from studies.options import command
 from studies.rows import write_json
 from studies.tables import markdown_table
 
@@ -37,10 +37,6 @@ ATTACKERS = {
 FALSE_LABELS = torch.tensor([0, 1, 2, 3, 4, 5, 0, 5, 8, 8])  # shirts, sneakers and boots are called something else
 
 
-def add_to(commands: Any) -> None:
-    add_command(commands, few_sites)
-
-
 def few_sites(*, seeds: int = 3, rounds: int = 5, out: Path | None = None) -> None:
     """Train on the package's Fashion-MNIST, divided at random; each site takes 60 steps of SGD per round.
 
@@ -60,6 +56,9 @@ def few_sites(*, seeds: int = 3, rounds: int = 5, out: Path | None = None) -> No
             rows.append(found)
     print(table(rows))
     write_json(out, rows)
+
+
+add_to = command(few_sites)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 import bartizan as bz
 from bartizan.flower import RobustStrategy
 from studies.measurements.flower_server import quiet_flower
-from studies.options import add_command
+from studies.options import command
 from studies.rows import write_json
 
 sys.path[:0] = [
@@ -34,10 +34,6 @@ STRATEGIES = {
     "MultiKrum(3)": lambda given: RobustStrategy(bz.MultiKrum(3), **given),
     "Krum(3)": lambda given: RobustStrategy(bz.Krum(3), **given),
 }
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, flower_accuracy)
 
 
 def flower_accuracy(
@@ -60,6 +56,9 @@ def flower_accuracy(
         ends = [run[-1] for run in found[name]]
         print(f"{name:22s} {np.mean(ends):.4f}  ({', '.join(f'{end:.4f}' for end in ends)})", flush=True)
     write_json(out, {"rounds": rounds, "nodes": NODES, "accuracies": found})
+
+
+add_to = command(flower_accuracy)
 
 
 @cache

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
-from studies.options import add_command
+from studies.options import command
 from studies.rows import write_json
 from studies.speed.peak_memory import of_process
 
@@ -40,10 +40,6 @@ class Nodes:
 
     def get_node_ids(self) -> list[int]:
         return list(range(1, self.count + 1))
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, flower_server)
 
 
 def flower_server(
@@ -82,6 +78,9 @@ def flower_server(
             print(f"{name:32s} {after:13.3f} s {server:13.3f} s {cpu:13.3f} s {peak:9.0f} MB", flush=True)
     about = {"clients": M, "dim": p, "byzantine": f, "repeat": repeats, "seeds": seeds}
     write_json(out, {**about, "attackers_picked": checked, "strategies": found, "runs": rows})
+
+
+add_to = command(flower_server)
 
 
 def quiet_flower() -> None:

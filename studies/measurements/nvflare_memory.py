@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from nvflare.apis.fl_component import FLComponent
@@ -16,7 +16,7 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from bartizan._util import machine
 from bartizan.nvflare import RobustAggregator
-from studies.options import add_command
+from studies.options import command
 from studies.rows import write_json
 from studies.speed.peak_memory import of_process
 
@@ -78,10 +78,6 @@ def site() -> None:
         flare.send(flare.FLModel(params=model.params))
 
 
-def add_to(commands: Any) -> None:
-    add_command(commands, nvflare_memory)
-
-
 def nvflare_memory(
     *,
     sites: int = 8,
@@ -125,6 +121,9 @@ def nvflare_memory(
     write_json(out, line)
     peaks = ", ".join(f"{stage} {max(values) / 1e6:,.0f} MB" for stage, values in over.items())
     print(f"{rule}, {sites} sites of {line['model'] / 1e6:,.0f} MB, peaks over idle: {peaks}")
+
+
+add_to = command(nvflare_memory)
 
 
 if __name__ == "__main__":  # NVFlare runs this file as its sites

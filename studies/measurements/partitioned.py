@@ -6,18 +6,14 @@ import os
 import time
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from bartizan._util import machine
-from studies.options import add_command
+from studies.options import command
 
 PAUSE = 0.02  # seconds of each step of the engine alone, which are subtracted: messages that follow at once wait longer
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, partitioned)
 
 
 def partitioned(
@@ -64,6 +60,9 @@ def partitioned(
         os.environ["NUMBA_NUM_THREADS"] = str(workers)
         remote = ray.remote(updates_of)
         compare([remote.remote(*share) for share in shares], "ray")
+
+
+add_to = command(partitioned)
 
 
 def updates_of(first, last, dim):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from bartizan.kernels.rows import Rows
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import costs_of
 from bartizan.sketch import pairwise_distortion
-from studies.options import add_command
+from studies.options import command
 from studies.rows import keep
 from studies.tables import duration, markdown_table, table_of
 
@@ -43,10 +42,6 @@ TYPICAL = {
 }
 
 
-def add_to(commands: Any) -> None:
-    add_command(commands, scaling)
-
-
 def scaling(*, clients: int = 10_000, dim: int = 65_536, k: int = 4096, out: Path | None = None) -> None:
     """Print what docs/explanation/scaling.md has; minutes and up to 5 GiB, with `--clients 2000` a few seconds."""
     if clients < MIN_CLIENTS:
@@ -57,6 +52,9 @@ def scaling(*, clients: int = 10_000, dim: int = 65_536, k: int = 4096, out: Pat
     rows = simulated(clients, dim, k)
     print(table_of(rows))
     keep(out, rows)
+
+
+add_to = command(scaling)
 
 
 def drawn(first, count, p, n_attackers):

@@ -9,7 +9,7 @@ import numpy as np
 from bartizan import Achlioptas, Gaussian, Rotated
 from bartizan._util.console import ProgressLine
 from bartizan.sketch import pairwise_distortion
-from studies.options import add_command
+from studies.options import command
 from studies.rows import keep
 from studies.tables import markdown_table, table_of
 from studies.theory.subspace_embedding import basis
@@ -28,10 +28,6 @@ SPANS = {
 PAIRS = pairwise_distortion(K, M, delta=0.05, rounds=100)  # the eps of pairs, for Gaussian matrices
 
 
-def add_to(commands: Any) -> None:
-    add_command(commands, tails)
-
-
 def tails(
     *, seeds: int = 100, vector_seeds: int = 50_000, out: Annotated[Path | None, "a folder for the rows"] = None
 ) -> None:
@@ -40,6 +36,9 @@ def tails(
     print(spans_table(rows))
     keep(out and out / "tails-vectors.jsonl", rows := lane_vectors(vector_seeds))
     print(table_of(rows))
+
+
+add_to = command(tails)
 
 
 def spans(seeds):

@@ -3,13 +3,12 @@
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import bartizan as bz
 from bartizan.distributed import ShardedAggregator
-from studies.options import add_command
+from studies.options import command
 from studies.rows import keep
 from studies.tables import table_of
 
@@ -25,16 +24,15 @@ CASES = [
 ]
 
 
-def add_to(commands: Any) -> None:
-    add_command(commands, traffic)
-
-
 def traffic(*, out: Path | None = None) -> None:
     """Print the table of docs/guides/distributed.md."""
     import torch.multiprocessing as processes
 
     with tempfile.TemporaryDirectory() as folder:
         processes.spawn(count_as_rank, (f"{folder}/store", out), nprocs=RANKS)
+
+
+add_to = command(traffic)
 
 
 def count_as_rank(rank: int, store: str, out: Path | None) -> None:

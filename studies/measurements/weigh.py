@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -10,7 +10,7 @@ import bartizan as bz
 from bartizan._util import machine
 from bartizan.measure.geometry import Geometry, gram_about
 from bartizan.measure.measurements import Measurements
-from studies.options import add_command
+from studies.options import command
 
 SKETCH_SIZE = 4096
 RULES = {
@@ -25,10 +25,6 @@ RULES = {
     "NNM >> Krum": lambda f: bz.NNM(f) >> bz.Krum(f),
     "NNM >> GeometricMedian": lambda f: bz.NNM(f) >> bz.GeometricMedian(),
 }
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, weigh)
 
 
 def weigh(
@@ -49,6 +45,9 @@ def weigh(
         stats = stats_of(M, f)
         for name, rule in RULES.items():
             print(f"{M:>7} {f:>4}  {name:<24} {1e6 * fastest(rule(f), stats, seconds):>12.0f}", flush=True)
+
+
+add_to = command(weigh)
 
 
 def stats_of(M, f):

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bartizan._util.atomic import write_whole
 from bartizan._util.console import encodable
 from studies import plotting
 from studies.options import add_parts
@@ -63,15 +62,12 @@ def run(
 def compare(
     where: Annotated[Path, "runs, or kept ones"] = OUT,
     *,
-    csv: Annotated[Path | None, "also write the tables to this file"] = None,
     plot: Annotated[Path | None, "draw PDR against base: a .png or .svg"] = None,
 ) -> None:
     """Compare our runs with the paper's tables, in points of accuracy."""
     if plot:
         plotting.check_path(plot)
     found = compared(where)
-    if csv:
-        write_whole(csv, comparison_tables.csv_table(found))
     if plot:
         plotting.save(scatter_plot.draw(found.rows), plot)
     parts = [comparison_tables.markdown(found, padded=True), comparison_tables.totals(found.rows)]

@@ -7,8 +7,6 @@ from itertools import groupby
 from statistics import mean, median
 from typing import Any
 
-import pandas as pd
-
 from bartizan._util.jsonl import flatten
 from studies.estimates import interval
 from studies.paper import compare
@@ -34,12 +32,6 @@ def markdown(found: Comparison, without: Sequence[str] = (), padded: bool = Fals
         right = [head for head in heads if head not in LEFT]
         parts.append(f"### {table}\n\n{markdown_table(heads, body, right, padded)}")
     return "\n\n".join(parts)
-
-
-def csv_table(found: Comparison) -> str:
-    """Return the same columns as CSV, one line per row."""
-    rows = [{"table": row.cell.table, "beta": row.cell.beta, **columns(row)} for row in found.rows]
-    return str(pd.DataFrame(rows).to_csv(index=False))
 
 
 def notes(found: Comparison) -> list[str]:

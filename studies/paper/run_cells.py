@@ -1,4 +1,4 @@
-"""Run the paper's cells one at a time, the hard ones first, within a time."""
+"""Run the paper's cells, the hard ones first, within a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from bartizan import records
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import sweep
 from bartizan.lab.runs.folder import recorded
-from bartizan.lab.runs.progress_display import Display
-from bartizan.lab.runs.run import run
 from bartizan.records import require_writable
 from studies.paper.cells import PaperCell
 from studies.paper.kept_runs import RunSummary
@@ -93,10 +91,10 @@ def run_jobs(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool] = time
     left = [job for job in jobs if not _finished(job, folder)]
     if len(left) < len(jobs):
         print(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished already.")
-    if left:
+    if left and not spent():
         require_writable(folder)
-    with suppress(OutOfTimeError):
-        (_run_in_order if workers == 1 else _run_at_once)(left, folder, spent, workers)
+        with suppress(OutOfTimeError):
+            _run(left, folder, spent, workers)
     left = [job for job in left if not _finished(job, folder)]
     if left:
         why = "The time is over" if spent() else "Some runs failed"
@@ -106,38 +104,22 @@ def run_jobs(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool] = time
     return len(left)
 
 
-def _run_in_order(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool], workers: int) -> None:
-    for number, job in enumerate(jobs, start=1):
-        if spent():
-            raise OutOfTimeError
-        print(f"[{number} of {len(jobs)}] {job}", flush=True)
-        with Display({job.folder: job.experiment.rounds}) as progress:
-
-            def watch(line: Mapping[str, Any], job: Job = job, progress: Display = progress) -> None:
-                progress.update(job.folder, line)
-                if line["kind"] == "round" and line["round"] < job.experiment.rounds and spent():
-                    raise OutOfTimeError
-
-            done = RunSummary.of(run(job.experiment, folder / job.folder, resume=True, watch=watch))
-        seconds = done.server_seconds
-        server = "" if seconds is None else f", {1000 * seconds:.3g} ms a round at the server"
-        print(f"    {_reached(done)}{server}", flush=True)
-
-
-def _run_at_once(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool], workers: int) -> None:
-    """Run several jobs at a time, each in a process."""
+def _run(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool], workers: int) -> None:
+    """Run the jobs in their order, each in a process, and print the end of each."""
     by_name = {job.folder: job for job in jobs}
     queue = deque(sweep.Job(job.experiment, folder / job.folder) for job in jobs)
     pool = sweep.WorkerPool(min(workers, len(jobs)))
 
     def watch(name: str, line: Mapping[str, Any]) -> None:
-        if spent():
+        if line["kind"] == "round" and line["round"] < by_name[name].experiment.rounds and spent():
             raise OutOfTimeError
 
     try:
         for number, outcome in enumerate(pool.run(queue, watch), start=1):
             end = outcome.error or _reached(RunSummary.of(records.read(outcome.folder)))
             print(f"[{number} of {len(jobs)}] {by_name[outcome.folder.name]}: {end}", flush=True)
+            if spent():
+                raise OutOfTimeError
     finally:
         pool.stop()
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from bartizan._util import jsonl, machine, schema
 from bartizan._util.arguments import seconds, short
 from bartizan.records import require_writable
-from studies.options import add_command, count_from_0
+from studies.options import command, count_from_0
 from studies.rules_by_name import most_accepted
 from studies.speed import measure, other_libraries, torch_baselines
 from studies.speed.engines import Bartizan, Engine, rule_of
@@ -25,10 +25,6 @@ LIBRARIES = (other_libraries.ByzFL, other_libraries.ByzFLNumPy, other_libraries.
 PEERS: dict[str, type[Engine]] = {
     engine.name: engine for engine in (*LIBRARIES, torch_baselines.Torch, torch_baselines.PairLoop)
 }
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, speed)
 
 
 def speed(
@@ -76,6 +72,9 @@ def speed(
     for row in done.values():
         if not row.ok:
             print(f"{row.label}, {row.rule}, M={row.clients}, p={row.dim:,}: {row.judged}")
+
+
+add_to = command(speed)
 
 
 def engines_of(sketches: Sequence[str], peers: Sequence[str]) -> list[Engine]:

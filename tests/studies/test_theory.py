@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from itertools import combinations
@@ -388,56 +387,27 @@ def test_the_geometric_median_breaks_at_half_and_not_before():
 TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
 
 
-@pytest.fixture
-def toy(monkeypatch):
-    """A part with two cases, by name; its function `measure` is to be set."""
-
-    part = SimpleNamespace(cases=lambda: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys")
-    monkeypatch.setitem(parts.PARTS, "toy", part)
-    return part
-
-
-def test_a_case_is_measured_once_also_if_the_run_was_killed_in_a_line(toy, tmp_path):
-    asked = []
-    toy.measure = lambda case: asked.append(case) or {"k": case.k}
-    parts.run("toy", tmp_path, False)
-    assert [found for _, found in parts.finished("toy", tmp_path, False)] == [{"k": 64}, {"k": 128}]
-    path = tmp_path / "toy.jsonl"
-    torn = path.read_bytes()[:-9]
-    path.write_bytes(torn)
-    assert [found for _, found in parts.finished("toy", tmp_path, False)] == [{"k": 64}]
-    assert path.read_bytes() == torn, "reading changes nothing"
-    parts.run("toy", tmp_path, False)
-    assert [case.k for case in asked] == [64, 128, 128]
-    assert [json.loads(line)["result"]["k"] for line in path.read_text().splitlines()] == [64, 128]
-
-
-def test_an_interrupt_keeps_the_measured_cases(toy, tmp_path):
-    def stopped(case):
-        if case.k == 128:
+def test_a_case_is_measured_once_also_if_the_run_was_killed_in_a_line(tmp_path, monkeypatch):
+    def measure(case):
+        if case.k == 128 and not asked.count(case):
+            asked.append(case)
             raise KeyboardInterrupt
-        return {"k": math.inf}
+        return asked.append(case) or {"k": math.inf}
 
-    toy.measure = stopped
+    asked = []
+    monkeypatch.setitem(parts.PARTS, "toy", SimpleNamespace(cases=lambda: TOYS, measure=measure))
     with pytest.raises(KeyboardInterrupt):
-        parts.run("toy", tmp_path, False)
-    assert parts.finished("toy", tmp_path, False) == [(TOYS[0], {"k": math.inf})]
+        parts.measured("toy", tmp_path)
+    found = [(toy, {"k": math.inf}) for toy in TOYS]
+    assert parts.measured("toy", tmp_path) == found
+    path = tmp_path / "toy.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert parts.measured("toy", tmp_path) == found
+    assert [case.k for case in asked] == [64, 128, 128, 128]
+    assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_report_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no results of a whole run of theory"):
-        parts.write(tmp_path, quick=False)
-
-
-def test_quick_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    few = [replace(embedding.cases()[0], trials=1)]
-    monkeypatch.setattr(embedding, "cases", lambda: few)
-    assert main(["theory", "embedding"]) == main(["theory", "embedding", "--quick"]) == 0
-    assert {path.parent.name for path in tmp_path.rglob("report.md")} == {"theory", "theory-quick"}
-
-
-def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_tables_draws_pictures_and_keeps_rows(tmp_path, monkeypatch, capsys):
     few = {
         "embedding": [replace(embedding.cases()[n], trials=1) for n in (0, 1, 12)],
         "aggregation": [
@@ -455,8 +425,7 @@ def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(parts.PARTS[name], "cases", lambda cases=cases: cases)
     monkeypatch.setattr(study_rows, "RESULTS", tmp_path / "kept")
     assert main(["theory", "--out", str(tmp_path), "--keep", str(tmp_path / "kept")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'report.md'}\n"
-    page = (tmp_path / "report.md").read_text()
+    page = capsys.readouterr().out
     for name, part in parts.PARTS.items():
         assert f"## {part.TITLE}" in page
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
