@@ -8,9 +8,8 @@ import pytest
 
 from bartizan import records as results
 from paper_runs import cells_of, write
-from studies import plotting
 from studies.__main__ import main
-from studies.paper import compare, comparison_tables, scatter_plot
+from studies.paper import compare, comparison_tables
 from studies.paper import kept_runs as kept
 
 CELLS = "rule=krum,attack=lie,b=0.3"
@@ -52,11 +51,14 @@ def test_the_weight_on_attackers_and_what_the_projection_moved_are_kept(tmp_path
     base, pdr = cells_of(CELLS)
     write(tmp_path / "runs", base, [0.5, 0.6], rounds=2, weights=([0.5, 0.25, 0.25], None))
     write(tmp_path / "runs", pdr, [0.5, 0.6], rounds=2, weights=([0.5, 0.5, 0.0], [0.5, 0.25, 0.25]))
-    kept.keep(tmp_path / "runs", tmp_path / "kept.jsonl")
-    without, projected = kept.read(tmp_path / "kept.jsonl")
-    assert (without.on_attackers, without.moved) == (0.25, None)
+    write(tmp_path / "unknown", base, [0.5], seed=1, rounds=1, weights=([0.5, 0.5], None))
+    rewritten(tmp_path / "unknown", lambda lines: lines[0].update(byzantine=None))
+    for folder in ("runs", "unknown"):
+        kept.keep(tmp_path / folder, tmp_path / "kept.jsonl")
+    unknown, without, projected = kept.read(tmp_path / "kept.jsonl")
+    assert (without.on_attackers, without.moved, unknown.on_attackers) == (0.25, None, None)
     assert (projected.on_attackers, projected.moved) == (0.5, 0.25)
-    line = json.loads((tmp_path / "kept.jsonl").read_text().splitlines()[1])
+    line = json.loads((tmp_path / "kept.jsonl").read_text().splitlines()[2])
     assert (line["on_attackers"], line["moved"]) == (0.5, 0.25)  # the keys of files already written
 
 
@@ -109,13 +111,6 @@ def test_a_line_is_small_and_names_no_folder_of_anybodys_machine(tmp_path):
     assert json.loads(line)["accuracy"][-1] == [100, 0.5123]
 
 
-def test_a_file_that_was_changed_by_hand_is_one_line_and_status_2(runs, file, capsys):
-    file.write_text(file.read_text().replace("0.62", "0.92"))
-    assert main(["paper", "compare", str(file)]) == 2
-    assert "its checksum does not fit" in capsys.readouterr().err
-    assert main(["paper", "keep", str(runs), str(file)]) == 2
-
-
 def test_the_commands_keep_compare_and_draw(runs, tmp_path, capsys):
     file, drawn = tmp_path / "kept.jsonl", tmp_path / "points.png"
     assert main(["paper", "keep", str(runs), str(file), "--commit", "abc"]) == 0
@@ -129,16 +124,6 @@ def test_the_commands_keep_compare_and_draw(runs, tmp_path, capsys):
     assert "ends in .png or .svg, got 'points.doc'" in capsys.readouterr().err
 
 
-def test_the_same_runs_give_the_same_picture_to_the_byte(runs, tmp_path):
-    rows = compare.compare(runs).rows
-    for kind, begins in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
-        for name in ("one", "two"):
-            plotting.save(scatter_plot.draw(rows), tmp_path / f"{name}{kind}")
-        drawn = (tmp_path / f"one{kind}").read_bytes()
-        assert drawn.startswith(begins)
-        assert drawn == (tmp_path / f"two{kind}").read_bytes()
-
-
 def test_a_configuration_from_before_a_key_was_there_has_its_default(file):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
@@ -149,20 +134,11 @@ def test_a_configuration_from_before_a_key_was_there_has_its_default(file):
     assert "clients.sends=changes" in comparison_tables.notes(found)[0]
 
 
-ODD = {
-    "seconds": [{}, {"server": "1", "run": None}],
-    "config": [None, "krum", {"clients": 3}, {"seed": "0"}],
-    "best": ["0.5", True, 10**400],
-    "accuracy": [None, [[1]], [[1, "a"]], [3]],
-    "notes": [[3]],
-    "version": [9],
-    "colour": [1],
-    "kind": ["run"],
-    "protocol": ["literal"],  # another than its settings say
-}
+ODD = [("seconds", {}), ("config", None), ("best", "0.5"), ("accuracy", [[1]]), ("version", 9), ("colour", 1)]
+ODD += [("kind", "run"), ("protocol", "literal")]  # another than its settings say
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ODD.items() for value in values])
+@pytest.mark.parametrize(("name", "value"), ODD)
 def test_a_kept_line_with_a_field_that_can_not_be_is_one_line_and_status_2(file, capsys, name, value):
     forge(file, **{name: value})
     assert main(["paper", "compare", str(file)]) == 2
@@ -189,11 +165,8 @@ def rewritten(folder, change):
 
 
 CHANGES = {
-    "seconds-a-list": lambda lines: lines[1].update(seconds=[1, 2]),
-    "config-a-text": lambda lines: lines[0].update(config="krum"),
     "config-none": lambda lines: lines[0].update(config=None),
     "weights-of-another-length": lambda lines: lines[1].update(weights=[0.5], clients=[0, 1]),
-    "accuracy-a-text": lambda lines: lines[1].update(accuracy="0.5"),
     "no-status": lambda lines: lines[-1].pop("status"),
 }
 
@@ -210,11 +183,3 @@ def test_a_run_with_odd_lines_is_named_and_the_others_are_kept_and_compared(runs
     for (told,) in (done.unread, found.unread):
         assert str(odd) in told
         assert "NoneType' is not iterable in it" not in told
-
-
-def test_it_may_be_unknown_who_the_attackers_are(tmp_path):
-    base, _ = cells_of(CELLS)
-    write(tmp_path / "runs", base, [0.5], rounds=1, weights=([0.5, 0.5], None))
-    rewritten(tmp_path / "runs", lambda lines: lines[0].update(byzantine=None))
-    kept.keep(tmp_path / "runs", tmp_path / "kept.jsonl")
-    assert [one.on_attackers for one in kept.read(tmp_path / "kept.jsonl")] == [None]

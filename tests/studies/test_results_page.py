@@ -11,8 +11,6 @@ from studies.pages import speed_tables
 from studies.paper import compare
 from studies.paper import comparison_tables as tables
 
-CELLS = "rule=krum,attack=lie,b=0.3"
-
 
 def test_pages_and_figures_are_what_the_command_makes_of_the_kept_results(capsys):
     assert main(["pages", "--check"]) == 0, capsys.readouterr().out
@@ -101,14 +99,3 @@ def test_pairs_that_are_the_same_to_the_digit_count_once(tmp_path):
     # The same best accuracy on another way is another run.
     write(tmp_path, cells_of("rule=krum,attack=foe,b=0.3")[1], [0.31, 0.5], rounds=2)
     assert len(compare.Summary.of(compare.compare(tmp_path).rows).rows) == 3
-
-
-def test_every_protocol_and_sketch_has_a_line_of_its_own(tmp_path):
-    write_pair(tmp_path, CELLS, [0.6], [0.5])
-    _, pdr = write_pair(tmp_path, CELLS, [0.6], [0.7], changes=["clients.local=2"])
-    write(tmp_path, pdr, [0.3], rounds=1, sketch="achlioptas")
-    lines = tables.totals(compare.compare(tmp_path).rows).splitlines()[2:]
-    kinds = sorted(line.split("(")[0].split(", ")[1:] for line in lines)
-    assert [sketch for _, sketch in sorted(kinds, key=lambda kind: kind[1])] == ["achlioptas", "rotated", "rotated"]
-    assert {letter for letter, _ in kinds} == {"A", "B"}
-    assert sum("-10.00" in line for line in lines) == sum("+10.00" in line for line in lines) == 1

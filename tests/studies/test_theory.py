@@ -371,19 +371,6 @@ def test_where_a_rule_breaks_does_not_depend_on_the_gradients_length_but_a_thres
     assert short.far_exact == 6
 
 
-def test_the_geometric_median_breaks_at_half_and_not_before():
-    cells = [
-        breakdown.BreakdownCase("geometric-median", 50, f, 0, 30.0, 4096, 2048, 2, (*LOUD, "ipm", "foe", "min-max"))
-        for f in (23, 24, 25)
-    ]
-    results = [(cell, breakdown.measure(cell)) for cell in cells]
-    (point,) = breakdown.points(results)
-    assert point.exact == point.projected == point.far_exact == 25
-    errors = [max(found["exact"].values()) for _, found in results[:2]]
-    assert errors[0] == pytest.approx(1.25, rel=0.1)
-    assert errors[1] == pytest.approx(2.7, rel=0.1)
-
-
 TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
 
 
