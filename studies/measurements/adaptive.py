@@ -23,6 +23,7 @@ from bartizan.updates import parse_updates
 from studies.options import add_parts
 from studies.rows import keep
 from studies.tables import markdown_table, table_of
+from studies.theory.projection_attacks import streamed
 from studies.timing import in_turns
 
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
@@ -47,13 +48,6 @@ def error(update, x):
 
 def undefended(rule, sketch, sent, seed):
     return rule(Geometry.of(sketch(sent, seed=seed))) @ sent.astype(np.float64)
-
-
-def streamed(rule, sketch, sent, **settings):
-    with bz.Aggregator(rule, sketch).round(**settings) as r:
-        for client, update in enumerate(sent):
-            r.add(update, client)
-        return r.close()
 
 
 def harm(*, out: Path | None = None) -> None:
@@ -89,7 +83,7 @@ def harm(*, out: Path | None = None) -> None:
 
 def harm_of(rule, sketch, x, sent, seed):
     one = bz.aggregate(sent, rule, sketch=sketch, seed=seed)
-    many = streamed(rule, sketch, sent, seed=seed)
+    many = streamed(rule, sketch, sent, seed)
     assert not set(range(H)) & (set(one.quarantined) | set(many.quarantined)), "an honest client was hit"
     updates = [bz.aggregate(sent, rule, sketch=bz.Exact()).update, undefended(rule, sketch, sent, seed)]
     errors = [error(update, x) for update in (*updates, one.update, many.update)]

@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from bartizan._util import machine
 from studies.options import command
+from studies.timing import in_turns
 
 PAUSE = 0.02  # seconds of each step of the engine alone, which are subtracted: messages that follow at once wait longer
 
@@ -106,11 +106,8 @@ def measure(parts, engine, *, clients, dim, n_workers, repeats, name, is_caller=
         if name in ("dask", "ray"):
             k = sketch.k if rule.needs_distances else 1
             calls["engine alone"] = partial(engine_alone, parts, engine, clients // n_workers, dim, k)
-        best, results = dict.fromkeys(calls, np.inf), {}
-        for _ in range(repeats):
-            for called, call in calls.items():
-                results[called], spent = machine.timed(call)
-                best[called] = min(best[called], spent)
+        results = {called: call() for called, call in calls.items()}
+        best = {called: min(seconds) for called, seconds in in_turns(calls, repeats, label=repr(rule)).items()}
         if not is_caller:
             continue
         assert np.array_equal(results["flat"].weights, results["partitioned"].weights)

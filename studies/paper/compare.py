@@ -208,12 +208,12 @@ def last_text(runs: Sequence[RunSummary]) -> str:
     return spread([run.last_percent for run in runs if run.last_percent is not None])
 
 
-def spread(numbers: Sequence[float], sign: str = "") -> str:
-    """Format a mean, with the standard deviation where there are several numbers."""
+def spread(numbers: Sequence[float], sign: str = "", distinct: int = 1) -> str:
+    """Format a mean, with the standard deviation where there are several numbers, at least so many of them distinct."""
     if not numbers:
         return ""
     shown = f"{mean(numbers):{sign}.2f}"
-    return shown if len(numbers) == 1 else f"{shown} ± {stdev(numbers):.2f}"
+    return shown if len(numbers) == 1 or len(set(numbers)) < distinct else f"{shown} ± {stdev(numbers):.2f}"
 
 
 def printed(values: Sequence[PaperValue], between: str = " / ") -> str:
@@ -310,13 +310,6 @@ def seeds_text(rows: Sequence[CellComparison]) -> str:
     if set(counts) == {1, max(counts)}:
         return f"one seed each but for {counts.count(max(counts))} with {max(counts)}"
     return f"{counts[0]} seeds each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds each"
-
-
-def signed_spread(numbers: Sequence[float]) -> str:
-    """Format a mean, with its standard deviation where there are at least `MIN_DISTINCT` different numbers."""
-    if len(set(numbers)) < MIN_DISTINCT:
-        return f"{mean(numbers):+.2f}" if numbers else ""
-    return spread(numbers, "+")
 
 
 def failed(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> bool:

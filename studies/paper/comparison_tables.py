@@ -96,17 +96,8 @@ def totals(rows: Sequence[CellComparison]) -> str:
     return markdown_table(heads, body, heads[1:], padded=True)
 
 
-GROUP_HEADS = (
-    "",
-    "cells",
-    "distinct",
-    "PDR - base",
-    "also not converged",
-    "worst",
-    "the paper's",
-    "same end",
-    "speed-up",
-)
+DIFFERENCES = ("PDR - base", "also not converged", "worst", "the paper's")
+GROUP_HEADS = ("", "cells", "distinct", *DIFFERENCES, "same end", "speed-up")
 
 
 def groups(rows: Sequence[CellComparison]) -> str:
@@ -125,17 +116,12 @@ def groups(rows: Sequence[CellComparison]) -> str:
 
 
 def _group(name: str, of: Summary) -> list[str]:
-    return [
-        name,
-        str(len(of.cells)),
-        str(len(of.rows)),
-        compare.signed_spread(of.differences),
-        compare.signed_spread(of.raw_differences),
-        f"{mean(of.worst.raw_differences):+.2f}" if of.worst else "",
-        compare.signed_spread(of.paper_differences),
-        f"{of.same_end} of {len(of.rows)}",
-        f"{median(of.speedups):.3g}x" if of.speedups else "",
-    ]
+    differences = (of.differences, of.raw_differences, of.paper_differences)
+    both, raw, paper = (compare.spread(some, "+", compare.MIN_DISTINCT) for some in differences)
+    worst = f"{mean(of.worst.raw_differences):+.2f}" if of.worst else ""
+    speedup = f"{median(of.speedups):.3g}x" if of.speedups else ""
+    counts = str(len(of.cells)), str(len(of.rows))
+    return [name, *counts, both, raw, worst, paper, f"{of.same_end} of {len(of.rows)}", speedup]
 
 
 def pooled_table(found: Comparison) -> str:

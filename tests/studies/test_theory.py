@@ -161,17 +161,6 @@ def test_a_sketch_that_sees_nothing_exceeds_the_lemmas_bound():
     assert ((rule(Geometry.of(0 * seen)) @ gradients - mean) ** 2).sum() > 100 * bound
 
 
-@pytest.mark.parametrize("rule", ["krum", "geometric-median"])
-def test_the_bounds_have_room_for_a_sketch_of_a_sixteenth_of_k(rule):
-    """What docs/theory.md says that these checks can't show."""
-    room = replace(ROOM, rule=rule, attacks=("ipm", "alie", "foe"), draws=1)
-    bound = bounds.aggregation_bound(aggregation.calibrated(room), room.b, room.eps, 1.0, 1.0)
-    assert aggregation.strongest(aggregation.measure(replace(room, k=64)), "projected")[1] < bound
-    training = replace(TRAINING, rule=rule, projected=True)
-    measured, bound = convergence.curves(training, convergence.measure(replace(training, k=64)))
-    assert (measured < bound).all()
-
-
 PROVEN = {"krum": bounds.krum_constant, "geometric-median": bounds.geometric_median_constant}
 
 
