@@ -439,22 +439,6 @@ def test_entries_of_a_result_have_memory_of_their_own(wrap):
     assert ground.sum(axis=0).tolist() == [18, 45, 18, 45, 18, 18, 45]
 
 
-@linux
-def test_a_result_is_never_written_into_the_file_of_an_update(tmp_path):
-    paths = [tmp_path / f"{m}.npy" for m in range(5)]
-    for path in paths:
-        np.save(path, np.ones(9000))
-    with pytest.raises(ValueError, match="out must not be a client's update"):
-        bz.aggregate(paths, bz.Mean(), out=np.load(paths[2], mmap_mode="r+"))
-    with pytest.raises(ValueError, match="out must not overlap reference"):
-        bz.aggregate(
-            np.ones((5, 9000)), bz.Mean(), reference=open_update(paths[0]), out=np.load(paths[0], mmap_mode="r+")
-        )
-    np.save(tmp_path / "out.npy", np.zeros(9000))
-    bz.aggregate(paths, bz.Mean(), out=np.load(tmp_path / "out.npy", mmap_mode="r+"))
-    assert np.load(tmp_path / "out.npy").sum() == 9000
-
-
 def test_pages_that_somebody_wrote_to_are_never_dropped(tmp_path):
     """A private map's changes live in memory only: letting them go would undo them."""
     np.save(tmp_path / "x.npy", np.zeros(400_000, np.float32))

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import posixpath
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bartizan._util.regular_files import open_regular, read_regular
+from bartizan._util.regular_files import open_regular
 from bartizan._util.text import quoted
 from bartizan.errors import raise_if_exhausted, server_error
-from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
+from bartizan.updates.folders import INDEX, KNOWN, Folder, open_folder, open_index
 from bartizan.updates.stores import FetchLimits, StoredPlace, filesystem, is_http, reason_of_failure, repeated, shown
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ def open_stored(
             fs, path = (place.fs, place.path) if isinstance(place, StoredPlace) else filesystem(place, options)
             path, _, query = path.partition("?") if is_http(fs) else (path, "", "")
             base, _, name = path.rstrip("/").rpartition("/")
-            stored = StoredFolder(fs, base, query, str(place), Path(local), files, limits)
+            stored = StoredFolder(Path(local), files, fs, base, query, str(place), limits)
             if dtype is None and (path.endswith("/") or not name.endswith((".npy", ".safetensors", INDEX))):
                 if is_http(fs):
                     raise ValueError(f"over HTTP an address must name a file; known are {KNOWN}")
-                return open_folder(replace(stored, path=path.rstrip("/")))
+                return open_folder(replace(stored, stored=path.rstrip("/")))
             if dtype is None and name.endswith(INDEX):
                 return open_index(stored, name)
-            with open_regular(stored.fetched([name])[0]) as file:
+            with open_regular(stored.local([name])[0]) as file:
                 return files.one(file, name, dtype, shape)
         except ModuleNotFoundError:
             raise
@@ -75,43 +75,30 @@ def open_stored(
 
 
 @dataclass(frozen=True)
-class StoredFolder:
-    """A folder in a store, whose objects are parts of one update."""
+class StoredFolder(Folder):
+    """A folder in a store, whose objects are parts of one update, and are fetched into the folder at `path`."""
 
     fs: Any
-    path: str
+    stored: str
+    """The path in the store."""
     query: str
     """Of an address over HTTP, sent with each request."""
     address: str
     """As the caller wrote it, secrets included."""
-    local: Path
-    files: LocalFiles
     limits: FetchLimits
 
     def names(self) -> list[str]:
-        self.fs.invalidate_cache(self.path)
-        (found,) = self.limits.run(partial(self.fs.ls, self.path, detail=True))
+        self.fs.invalidate_cache(self.stored)
+        (found,) = self.limits.run(partial(self.fs.ls, self.stored, detail=True))
         return sorted(posixpath.basename(str(one["name"])) for one in found if one.get("type") == "file")
 
-    def read(self, name: str, most: int) -> bytes:
-        (path,) = self.fetched([name])
-        with naming(name):
-            return read_regular(path, most)
-
-    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
-        found = []
-        for name, path in zip(names, self.fetched(names), strict=True):
-            with naming(name), open_regular(path) as file:
-                found.append(self.files.tensors(file, longest_header(len(names))))
-        return found
-
-    def fetched(self, names: Collection[str]) -> list[Path]:
+    def local(self, names: Sequence[str]) -> list[Path]:
         """Fetch objects, several at a time; return where they are."""
-        paths = {name: self.local / str(number) for number, name in enumerate(names)}
-        calls = [partial(self._fetch, name, path) for name, path in paths.items()]
+        paths = [self.path / str(number) for number in range(len(names))]
+        calls = [partial(self._fetch, name, path) for name, path in zip(names, paths, strict=True)]
         for first in range(0, len(calls), OBJECTS_AT_A_TIME):
             self.limits.run(*calls[first : first + OBJECTS_AT_A_TIME])
-        return list(paths.values())
+        return paths
 
     def _fetch(self, name: str, local: Path) -> None:
         try:
@@ -128,7 +115,7 @@ class StoredFolder:
         """Download one object; ValueError if it is too large, or another one when it has come."""
         from fsspec.callbacks import Callback
 
-        path = f"{self.path}/{name}" if self.path else name
+        path = f"{self.stored}/{name}" if self.stored else name
         watch = Callback(hooks={"": partial(self.limits.see, name)})
         if is_http(self.fs):
             from aiohttp import ClientTimeout

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, ValuesView
+from collections.abc import Iterator, Mapping, ValuesView
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from bartizan._util.atomic import atomic_file, remove_abandoned
 from bartizan._util.redact import without_addresses_secrets, without_secrets
-from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
+from bartizan._util.regular_files import NotRegularError, open_regular
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
 from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
 from bartizan.updates.fetch import open_stored
-from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
+from bartizan.updates.folders import INDEX, KNOWN, Folder, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
     MOST_HEADER,
@@ -81,9 +81,9 @@ def _open_local(
     """The update in a file or folder of this machine; ValueError if it is not sound."""
     try:
         if dtype is None and path.is_dir():
-            return open_folder(LocalFolder(path, files))
+            return open_folder(Folder(path, files))
         if dtype is None and path.name.endswith(INDEX):
-            return open_index(LocalFolder(path.parent, files), path.name)
+            return open_index(Folder(path.parent, files), path.name)
         with open_regular(path) as file:
             return files.one(file, path.name, dtype, shape)
     except (ValueError, NotRegularError) as unsound:
@@ -300,27 +300,6 @@ class LocalFiles:
                 if self.exposed:
                     raise
         return copied(file, size)
-
-
-class LocalFolder:
-    """A folder on this machine."""
-
-    def __init__(self, path: Path, files: LocalFiles) -> None:
-        self.path, self.files = path, files
-
-    def names(self) -> list[str]:
-        return sorted(one.name for one in self.path.iterdir())
-
-    def read(self, name: str, most: int) -> bytes:
-        with naming(name):
-            return read_regular(self.path / name, most)
-
-    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
-        found = []
-        for name in names:
-            with naming(name), open_regular(self.path / name) as file:
-                found.append(self.files.tensors(file, longest_header(len(names))))
-        return found
 
 
 def _entry(memory: Array, tensor: Tensor) -> Any:

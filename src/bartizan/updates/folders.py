@@ -6,14 +6,20 @@ A folder is local or in a store; file names and the index come from an untrusted
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from bartizan._util.regular_files import open_regular, read_regular
 from bartizan._util.text import quoted
 from bartizan.errors import raise_if_exhausted
 from bartizan.updates.headers import MOST_HEADER, read_json_object
 from bartizan.updates.layout import MAX_NODES
+
+if TYPE_CHECKING:
+    from bartizan.updates.files import LocalFiles
 
 INDEX = ".index.json"
 KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
@@ -23,17 +29,34 @@ MOST_SHARDS = 1024
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
-class Folder(Protocol):
-    """A folder of files, on this machine or in a store; its errors name the file that they are about."""
+@dataclass(frozen=True)
+class Folder:
+    """A folder of files on this machine; errors name the file that they are about."""
+
+    path: Path
+    files: LocalFiles
 
     def names(self) -> list[str]:
-        """Names of the files in the folder."""
+        """Return the names of the files in the folder."""
+        return sorted(one.name for one in self.path.iterdir())
+
+    def local(self, names: Sequence[str]) -> list[Path]:
+        """Return where these files are on this machine."""
+        return [self.path / name for name in names]
 
     def read(self, name: str, most: int) -> bytes:
-        """The content of a file; ValueError if it has more than `most` bytes."""
+        """Return the content of a file; ValueError if it has more than `most` bytes."""
+        (path,) = self.local([name])
+        with naming(name):
+            return read_regular(path, most)
 
-    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
-        """The arrays of these `.safetensors` files, mapped; ValueError if one is not sound."""
+    def tensors(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the arrays of each of these `.safetensors` files, mapped; ValueError if one is not sound."""
+        most = max(MOST_HEADER // len(names), 2**16)  # bytes of the header of each file of an update
+        for name, path in zip(names, self.local(names), strict=True):
+            with naming(name), open_regular(path) as file:
+                arrays = self.files.tensors(file, most)
+            yield arrays
 
 
 def open_folder(folder: Folder) -> dict[str, Any]:
@@ -100,11 +123,6 @@ def _joined(folder: Folder, shards: list[str], places: dict[str, str] | None = N
         if len(arrays) > MAX_NODES:
             raise ValueError(f"it has more than {MAX_NODES:,} arrays")
     return arrays
-
-
-def longest_header(n_files: int) -> int:
-    """Bytes that the header of each file of an update may have."""
-    return max(MOST_HEADER // n_files, 2**16)
 
 
 def _check_complete(shards: list[str]) -> None:

@@ -23,7 +23,6 @@ NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a private map that is la
 
 Access = Literal["read", "private", "shared"]
 """The part of a mapping that may be written: nothing, pages of this process only, or the file."""
-ACCESS_OF_MODE: dict[str, Access] = {"r": "read", "c": "private", "r+": "shared", "w+": "shared"}  # of `np.memmap`
 
 
 class MappedPart(NamedTuple):
@@ -31,38 +30,26 @@ class MappedPart(NamedTuple):
 
     start: int
     stop: int
-    file_start: int  # address that the file's first byte would have
-    access: Access
-    file: str = ""  # device and inode, "" where these are asked for by name
-    name: Any = None
-
-    def file_now(self) -> str | None:
-        """Return device and inode of the file; of `np.memmap` those that its name has now, None if it is gone."""
-        if self.file:
-            return self.file
-        try:
-            about = os.stat(self.name)
-        except Exception:  # the name in a client's `np.memmap` may be of any class
-            return None
-        return file_id(about)
+    private: bool = False
+    """Whether it may hold changes that the file does not."""
 
 
 class MappedFile:
-    """A file, or `size` bytes of it from `offset` on, in memory as long as arrays of it are in use.
+    """The first `size` bytes of a file, in memory as long as arrays of it are in use.
 
     The descriptor may be closed at once, which Python's `mmap` keeps. Arrays are made by `np.ndarray(..., memory)`.
     """
 
     part: MappedPart | None = None
 
-    def __init__(self, descriptor: int, size: int, access: Access, offset: int = 0) -> None:
+    def __init__(self, descriptor: int, size: int, access: Access) -> None:
         self._library = _library()
         protection = mmap.PROT_READ | (0 if access == "read" else mmap.PROT_WRITE)
         flags = mmap.MAP_SHARED if access == "shared" else mmap.MAP_PRIVATE | NORESERVE
-        start = self._library.mmap(None, size, protection, flags, descriptor, offset)
+        start = self._library.mmap(None, size, protection, flags, descriptor, 0)
         if start == ctypes.c_void_p(-1).value:
             raise _last_error()
-        self.part = MappedPart(start, start + size, start - offset, access, file_id(os.fstat(descriptor)))
+        self.part = MappedPart(start, start + size, access == "private")
         _add(self.part)
 
     def memory(self, *, writable: bool) -> Array:
@@ -125,12 +112,9 @@ def _memmap_part(array: Array) -> MappedPart | None:
         array, base = base, _base(base)
     if type(array) is not np.memmap or type(base) is not mmap.mmap:
         return None
-    mode, offset = array.mode, array.offset  # which a client may have set to anything
-    if type(mode) is not str or mode not in ACCESS_OF_MODE or type(offset) is not int:
+    if type(array.mode) is not str or array.mode not in ("r", "r+", "w+"):  # it may have been set to anything
         return None
-    low, high = span(np.frombuffer(base, np.uint8))
-    first = offset - offset % mmap.ALLOCATIONGRANULARITY
-    return MappedPart(low, high, low - first, ACCESS_OF_MODE[mode], name=array.filename)
+    return MappedPart(*span(np.frombuffer(base, np.uint8)))
 
 
 def _base(array: Array) -> Any:
@@ -138,14 +122,10 @@ def _base(array: Array) -> Any:
     return np.ndarray.base.__get__(array)
 
 
-def file_id(about: os.stat_result) -> str:
-    return f"{about.st_dev}:{about.st_ino}"
-
-
 def release(array: Array, low: int, high: int) -> None:
     """Release the pages of an array at these addresses, if the file holds all that was written to them."""
     part = part_of(array, low)
-    if part is not None and part.access != "private":
+    if part is not None and not part.private:
         low = max(part.start, low - low % NEIGHBOURS)
         high = min(part.stop, high + -high % NEIGHBOURS)
         _library().madvise(low, high - low, DONTNEED)  # advice: if it can't be followed, nothing is lost

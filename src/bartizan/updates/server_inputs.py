@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -26,7 +26,7 @@ from bartizan.updates.layout import (
     on_host,
     shown_path,
 )
-from bartizan.updates.mapping import part_of, span
+from bartizan.updates.mapping import span
 
 
 def server_row(name: str, update: Any, layout: Layout, column_pass: ColumnPass) -> Row | None:
@@ -87,7 +87,7 @@ class Target:
                 raise ValueError(f"out must have memory for each number, but {entry} uses some for several. Copy it.")
         if _share_memory(arrays.values()):
             raise ValueError("out must have memory of its own for each entry, but two of them overlap. Copy them.")
-        overlap = _OverlapCheck.of(arrays.values())
+        overlap = _overlap_check(arrays.values())
         if any(map(overlap, updates)):
             raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
         for name, point in points.items():
@@ -133,38 +133,17 @@ def _share_memory(arrays: Iterable[Array]) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class _OverlapCheck:
-    """Whether an array may overlap any of given ones, in memory or in a file that both are known to map."""
+def _overlap_check(written: Iterable[Array]) -> Callable[[Array], bool]:
+    """Return a function that says whether an array may overlap any of these in memory."""
+    spans = sorted(span(array) for array in written if array.size)
+    starts, ends = [low for low, _ in spans], list(accumulate((high for _, high in spans), max))
 
-    starts: list[tuple[str, int]]
-    ends: list[tuple[str, int]]  # of those that begin so far
+    def overlaps(array: Array) -> bool:
+        low, high = span(array)
+        before = bisect_left(starts, high)
+        return bool(array.size and before and ends[before - 1] > low)
 
-    @classmethod
-    def of(cls, written: Iterable[Array]) -> _OverlapCheck:
-        places = sorted(place for array in written if array.size for place in _places(array, written=True))
-        ends = [(where, stop) for where, _, stop in places]
-        return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)))
-
-    def __call__(self, array: Array) -> bool:
-        in_memory = not self.starts or not self.starts[-1][0]
-        for where, low, high in _places(array, in_memory=in_memory) if array.size else ():
-            before = bisect_left(self.starts, (where, high))
-            if before and self.ends[before - 1] > (where, low):
-                return True
-        return False
-
-
-def _places(array: Array, *, written: bool = False, in_memory: bool = False) -> Iterator[tuple[str, int, int]]:
-    """The memory of an array as ("", start, stop), and unless only that is asked for its place in a mapped file.
-
-    Where it is `written`, a file is named only if writing to the array changes it.
-    """
-    low, high = span(array)
-    yield "", low, high
-    part = None if in_memory else part_of(array, low)
-    if part is not None and (part.access == "shared" or not written) and (file := part.file_now()) is not None:
-        yield file, low - part.file_start, high - part.file_start
+    return overlaps
 
 
 def server_leaves(name: str, update: Any) -> dict[Path, Any]:
