@@ -13,10 +13,10 @@ from typing import Any
 
 from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.demo.aggregation_demo import speed
 from bartizan.lab.report.groups import GridCell
-from bartizan.lab.report.verdicts import advice, largest_loss, verdict
+from bartizan.lab.report.verdicts import largest_loss, verdict
 from bartizan.lab.report.wording import difference, tenths
+from bartizan.lab.report.write import write
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.sweep import sweep
 from bartizan.registry import DEFAULT_RULE
@@ -46,7 +46,8 @@ LEGEND = """\
 Accuracy on 2,000 test images that no client has, after the last round; guessing gives 10%.
 In brackets the attackers' part of the weight, mean over the rounds.
 mca starts at the mean, as in the paper. All but the exact rows are projected to k=4096.
-More: bartizan demo --attacks foe,ipm --rules mean,bulyan --seeds 0,1,2; bartizan list"""
+More: bartizan demo --attacks foe,ipm --rules mean,bulyan --seeds 0,1,2; bartizan list.
+What each rule costs the server: bartizan demo aggregation"""
 
 
 def experiments(
@@ -72,10 +73,7 @@ def place(folder: Path, runs: Sequence[Experiment]) -> Path:
 
 def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) -> int:
     """Train all, show the progress, print a table and write the report; return 1 if a run failed."""
-    try:
-        import torch  # noqa: F401 - the workers need it
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError("bartizan demo needs torch: pip install 'bartizan[lab]'") from missing
+    import bartizan.lab.torch_import  # noqa: F401 - the workers need it
 
     started = time.perf_counter()
     print(
@@ -88,15 +86,11 @@ def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) ->
     for outcome in failed:
         print(f"{outcome.folder.name}: {short(outcome.error)}", file=sys.stderr)
     if len(failed) < len(outcomes):
-        from bartizan.lab import report
-
-        target = folder / "report.html"
-        made = report.write(place(folder, runs), target, title="50 clients, 15 of them attackers")
+        made = write(place(folder, runs), folder / "report.html", title="50 clients, 15 of them attackers")
         cells = made.content.cells
         print(f"\n{table(cells, runs)}\n\n{LEGEND}\n")
-        for sentence in (made.content.findings[0], *advice(cells)):
+        for sentence in made.content.findings:
             print(fill(sentence, 88))
-        speed(DEFAULT_RULE)
         print(f"\nReport, to be opened in a browser: {made.page.resolve()}")
     print(f"Done in {time.perf_counter() - started:.0f} s.")
     return 1 if failed else 0

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -33,6 +33,8 @@ from bartizan.lab.report.wording import counted, level, percent
 SCRIPTS = ("draw.js", "lines.js", "grids.js", "clients.js", "tables.js", "report.js")
 MAX_SPLIT_NUMBERS = 300_000
 """Numbers of data splits in a page, over all runs, at most."""
+_Shared = dict[Hashable, tuple[int, Any]]
+"""Values that several runs have in common, each with its place in the page's list."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def asset(name: str) -> str:
 def data(made: Content) -> dict[str, Any]:
     """Return the content as the page's script reads it."""
     runs = made.runs
-    cohorts, splits = _Shared(), _Shared(budget=MAX_SPLIT_NUMBERS)
+    cohorts: _Shared = {}
+    splits: _Shared = {}
     varied = differing(runs)
     config = runs[0].config if runs else {}
     return {
@@ -133,8 +136,8 @@ def data(made: Content) -> dict[str, Any]:
         "times": rounded([asdict(time) for time in made.times]),
         "featured": made.featured,
         "runs": list(_runs(made, varied, cohorts, splits)),
-        "cohorts": cohorts.values,
-        "splits": splits.values,
+        "cohorts": [value for _, value in cohorts.values()],
+        "splits": [value for _, value in splits.values()],
         "differs": [
             {"key": key, "values": list(dict.fromkeys(setting(run.config[key]) for run in runs if key in run.config))}
             for key in varied
@@ -144,32 +147,13 @@ def data(made: Content) -> dict[str, Any]:
     }
 
 
-@dataclass
-class _Shared:
-    """Values that several runs have in common, each stored once, as long as the budget lasts."""
-
-    budget: float = math.inf
-    values: list[Any] = field(default_factory=list)
-    known: dict[Hashable, int] = field(default_factory=dict)
-
-    def index(self, key: Hashable, value: Any, size: int) -> int | None:
-        if key not in self.known:
-            if size > self.budget:
-                return None
-            self.budget -= size
-            self.known[key] = len(self.values)
-            self.values.append(value)
-        return self.known[key]
-
-
 def _runs(made: Content, varied: list[str], cohorts: _Shared, splits: _Shared) -> Iterator[dict[str, Any]]:
-    weights = _weights(made)
-    for run, labels, packed in zip(made.runs, made.factors, weights, strict=True):
+    for run, labels, packed in zip(made.runs, made.factors, _weights(made), strict=True):
         attackers = None if run.byzantine is None else np.flatnonzero(run.byzantine).tolist()
         yield rounded(summary(run, labels), 6) | {
             "label": labels.label,
             "seed": labels.seed,
-            "cohort": cohorts.index((run.clients, str(attackers)), {"ids": run.clients, "attackers": attackers}, 0),
+            "cohort": _index(cohorts, (run.clients, str(attackers)), {"ids": run.clients, "attackers": attackers}),
             "split": _split(run, splits),
             "weighs": run.weighs,
             "coordinatewise": run.coordinatewise,
@@ -182,40 +166,44 @@ def _runs(made: Content, varied: list[str], cohorts: _Shared, splits: _Shared) -
         }
 
 
+def _index(shared: _Shared, key: Hashable, value: Any) -> int:
+    """Return the place of a value that several runs may have in common."""
+    return shared.setdefault(key, (len(shared), value))[0]
+
+
 def _weights(made: Content) -> list[dict[str, Any] | None]:
     """Return the packed weights of each run; None if it has none, or there is no room for them."""
     left = float(pack.MAX_WEIGHT_BYTES)
-    packed: list[dict[str, Any] | None] = [None] * len(made.runs)
-    # The run that is shown first gets its room first.
-    turns = sorted(range(len(made.runs)), key=lambda i: i != made.featured)
-    for turn, i in enumerate(turns):
-        run = made.runs[i]
-        budget = max(left / (len(turns) - turn), min(left, 24.0 * len(run.clients)))
+    packed: dict[int, dict[str, Any] | None] = {}
+    for i in sorted(range(len(made.runs)), key=lambda i: i != made.featured):  # the run that is shown first comes first
+        run, M = made.runs[i], len(made.runs[i].clients)
+        budget = max(left / (len(made.runs) - len(packed)), min(left, 24.0 * M))
         n = pack.columns(run, budget) if run.weighs else 0
         packed[i] = pack.weights(run, n) if n else None
-        left -= n * len(run.clients)
-    return packed
+        left -= n * M
+    return [packed[i] for i in range(len(made.runs))]
 
 
 def _split(run: Run, splits: _Shared) -> int | None:
+    """Return the place of a run's split of the data; None if it has none, or there is no room for it."""
     if run.split is None or not run.split.size:
         return None
     counts = np.nan_to_num(run.split).round().astype(int)
-    names = run.classes or tuple(str(c) for c in range(counts.shape[1]))
-    value = {"classes": names, "counts": counts.ravel().tolist()}
-    return splits.index((counts.tobytes(), counts.shape, names), value, counts.size)
+    names = run.classes or tuple(map(str, range(counts.shape[1])))
+    key = counts.tobytes(), counts.shape, names
+    room = MAX_SPLIT_NUMBERS - sum(len(value["counts"]) for _, value in splits.values())
+    if key not in splits and counts.size > room:
+        return None
+    return _index(splits, key, {"classes": names, "counts": counts.ravel().tolist()})
 
 
 def _versions(runs: Sequence[Run]) -> list[str]:
     found = {
-        key: ", ".join(dict.fromkeys(run.versions[key] for run in runs if key in run.versions))
-        for key in ("bartizan", "torch", "machine")
+        name: ", ".join(dict.fromkeys(run.versions[name] for run in runs if name in run.versions))
+        for name in ("bartizan", "torch", "machine")
     }
-    return [
-        *(f"{name} {found[name]}" for name in ("bartizan", "torch") if found[name]),
-        *filter(None, [found["machine"]]),
-        f"drawn by bartizan {__version__}",
-    ]
+    shown = [value if name == "machine" else f"{name} {value}" for name, value in found.items() if value]
+    return [*shown, f"drawn by bartizan {__version__}"]
 
 
 def _cards(made: Content) -> Iterator[tuple[str, str, str]]:
@@ -277,13 +265,10 @@ def _problems(made: Content) -> Iterator[dict[str, str]]:
 
 def _featured(runs: Sequence[Run], labels: Sequence[Factors], cells: Sequence[GridCell]) -> int:
     """Return the run to show first: with weights, compared with exact ones, attacked, of the best rule, accurate."""
-    best = {
-        cell.rule
-        for metric in METRICS.values()
-        if (cell := best_worst_case([one for one in cells if one.metric == metric]))
-    }
+    kinds = [[cell for cell in cells if cell.metric == metric] for metric in METRICS.values()]
+    best = {cell.rule for cell in map(best_worst_case, kinds) if cell}
 
-    def worth(i: int) -> tuple[bool, bool, bool, bool, bool, float]:
+    def worth(i: int) -> tuple[Any, ...]:
         run, f = runs[i], labels[i]
         return (
             run.weighs,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bartizan._util.types import Floats
 from bartizan.lab.metrics import ACCURACY, Metric
 from bartizan.lab.report.factors import Factors
-from bartizan.lab.report.run_data import SERVER_STAGES, Run, deciles, mean, median
+from bartizan.lab.report.run_data import SERVER_STAGES, Run, mean, quantiles
 
 K = TypeVar("K")
 MAX_CURVE_POINTS = 240
@@ -114,20 +114,23 @@ def curves(runs: Sequence[Run], factors: Sequence[Factors], name: str) -> list[C
 def times(runs: Sequence[Run], factors: Sequence[Factors]) -> list[ServerTime]:
     """Return the server's time for each combination that was timed, per machine."""
     machines = [run.versions.get("machine", "") for run in runs]
-    if len(set(machines)) == 1:
-        machines = [""] * len(runs)
+    several = len(set(machines)) > 1
     keys = [
-        (", ".join(filter(None, (f.other, machine))), f.rule, f.sketch)
+        (", ".join(filter(None, (f.other, machine if several else ""))), f.rule, f.sketch)
         for f, machine in zip(factors, machines, strict=True)
     ]
     found = []
     for key, group in _grouped(runs, keys).items():
-        seconds = median(*(run.server for run in group))
+        spent, reads = [run.server for run in group], [run.reads for run in group]
+        low, seconds, high = quantiles(spent, 0.1, 0.5, 0.9)
         if math.isfinite(seconds):
-            timed = [median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER_STAGES]
+            least_reads, median_reads, most_reads = quantiles(reads, 0.1, 0.5, 0.9)
+            timed = [
+                quantiles([run.series[part][np.isfinite(run.server)] for run in group], 0.5)[0]
+                for part in SERVER_STAGES
+            ]
             parts = tuple(seconds * part / np.nansum(timed) for part in timed)
-            spent, reads = [run.server for run in group], [run.reads for run in group]
-            found.append(ServerTime(*key, seconds, parts, median(*reads), deciles(*spent), deciles(*reads)))
+            found.append(ServerTime(*key, seconds, parts, median_reads, (low, high), (least_reads, most_reads)))
     return found
 
 

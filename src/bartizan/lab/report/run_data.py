@@ -124,18 +124,8 @@ def mean(values: Floats, axis: int) -> Floats:
     return _ratio(np.where(finite, values, 0.0).sum(axis=axis), finite.sum(axis=axis))
 
 
-def median(*values: Floats) -> float:
-    """Return the median of the finite values of all arrays; NaN if there are none."""
-    return _quantiles(values, 0.5)[0]
-
-
-def deciles(*values: Floats) -> tuple[float, float]:
-    """Return the 10th and the 90th percentile of the finite values of all arrays; NaN if there are none."""
-    low, high = _quantiles(values, 0.1, 0.9)
-    return low, high
-
-
-def _quantiles(values: Sequence[Floats], *parts: float) -> list[float]:
+def quantiles(values: Sequence[Floats], *parts: float) -> list[float]:
+    """Return quantiles of the finite values of all arrays; NaN if there are none."""
     joined = np.concatenate(values)
     finite = joined[np.isfinite(joined)]
     return [float(part) for part in np.quantile(finite, parts)] if finite.size else [math.nan] * len(parts)

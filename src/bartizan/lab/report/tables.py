@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -15,16 +15,10 @@ import numpy as np
 
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY
 from bartizan.lab.report.factors import Factors, setting
-from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run, mean, median
+from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run, mean, quantiles
 
-ROUND_COLUMNS = (
-    "run",
-    "round",
-    *ROUND_NUMBERS,
-    *(f"{name}_seconds" for name in STAGES),
-    "server_reads",
-    "weight_on_attackers",
-)
+STAGE_COLUMNS = [f"{name}_seconds" for name in STAGES]
+ROUND_COLUMNS = ["run", "round", *ROUND_NUMBERS, *STAGE_COLUMNS, "server_reads", "weight_on_attackers"]
 EVENTS_SUFFIX = ".bartizan"
 """Suffix of the event files."""
 
@@ -54,8 +48,8 @@ def summary(run: Run, factors: Factors) -> dict[str, Any]:
         "best_perplexity": run.best if run.metric == PERPLEXITY else math.nan,
         "last_backdoor": run.backdoor,
         "weight_on_attackers": float(mean(run.on_attackers(), axis=0)),
-        "server_seconds": median(run.server),
-        "server_reads": median(run.reads),
+        "server_seconds": quantiles([run.server], 0.5)[0],
+        "server_reads": quantiles([run.reads], 0.5)[0],
         "total_seconds": run.seconds,
     }
 
@@ -66,13 +60,11 @@ def runs(many: Sequence[Run], factors: Sequence[Factors]) -> str:
 
 
 def rounds(many: Sequence[Run]) -> str:
-    return _csv(ROUND_COLUMNS, (row for run in many for row in _rounds(run)))
-
-
-def _rounds(run: Run) -> Iterable[list[Any]]:
-    columns = [run.series[name] for name in (*ROUND_NUMBERS, *STAGES)] + [run.reads, run.on_attackers()]
-    for t, values in enumerate(zip(*columns, strict=True), start=1):
-        yield [run.folder, t, *values]
+    rows: list[list[Any]] = []
+    for run in many:
+        columns = [run.series[name] for name in (*ROUND_NUMBERS, *STAGES)] + [run.reads, run.on_attackers()]
+        rows += [[run.folder, t, *values] for t, values in enumerate(zip(*columns, strict=True), start=1)]
+    return _csv(ROUND_COLUMNS, rows)
 
 
 def _csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -105,20 +97,16 @@ def tensorboard() -> list[ModuleType]:
         raise ModuleNotFoundError("--tensorboard needs tensorboard: pip install 'bartizan[tensorboard]'") from missing
 
 
-def write_events(runs: Sequence[Run], folder: Path, notice: Callable[[str], None] = lambda text: None) -> None:
+def write_events(runs: Sequence[Run], folder: Path) -> None:
     """Write TensorBoard scalars of each run to a folder of its own; those of an earlier report are replaced."""
     writers, events, summaries = tensorboard()
-    for n, run in enumerate(runs, start=1):
-        notice(f"writing the events of run {n} of {len(runs)}")
+    for run in runs:
         target = folder / run.folder
         target.mkdir(parents=True, exist_ok=True)
         old = list(target.glob(f"events.out.tfevents.*{EVENTS_SUFFIX}"))
         writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS_SUFFIX)
         scalars = {
-            **{
-                name: run.series[name]
-                for name in ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step")
-            },
+            **{name: run.series[name] for name in ROUND_NUMBERS if name != "read"},
             "server/seconds": run.server,
             "server/reads": run.reads,
             "weight on attackers": run.on_attackers(),
@@ -126,11 +114,8 @@ def write_events(runs: Sequence[Run], folder: Path, notice: Callable[[str], None
         # The record has durations, not times of day: the clock starts at 0.
         clock = np.cumsum(np.nan_to_num(run.server) + np.nan_to_num(run.series["train"]))
         for t in range(run.n_rounds):
-            values = [
-                summaries.Summary.Value(tag=tag, simple_value=float(values[t]))
-                for tag, values in scalars.items()
-                if np.isfinite(values[t])
-            ]
+            known = {tag: float(values[t]) for tag, values in scalars.items() if np.isfinite(values[t])}
+            values = [summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in known.items()]
             summary = summaries.Summary(value=values)
             writer.add_event(events.Event(wall_time=float(clock[t]), step=t + 1, summary=summary))
         writer.close()

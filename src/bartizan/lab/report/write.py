@@ -62,7 +62,7 @@ def write(
     for name in set(figures.PICTURES) - set(beside):
         _remove_old(target.parent / name)
     if tensorboard is not None:
-        tables.write_events(made.runs, Path(tensorboard), notice)
+        tables.write_events(made.runs, Path(tensorboard))
     return Written(target, [target.parent / name for name in beside], made, missing)
 
 
