@@ -24,7 +24,7 @@ from bartizan.lab.report.content import content, data
 from bartizan.lab.report.load import load
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.lab.runs.folder import recorded as recorded_by
-from bartizan.lab.runs.progress_display import Display
+from bartizan.lab.runs.progress_display import Display, summary
 from bartizan.lab.runs.run import lines_of
 from bartizan.lab.training.optimisers import OPTIMISERS
 from bartizan.lab.training.server import Server
@@ -84,7 +84,8 @@ def _read_by_all(run):
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         for line in recorded.lines():
             progress.update("run", line)
-        require(len(progress.runs["run"].summary) < 500, "the summary of a run is too long")
+    for line in recorded.rounds:
+        require(len(summary(recorded.run, line)) < 500, "the summary of a round is too long")
     with suppress(RefusedError), documented(CorruptFileError, AnotherRunError):
         recorded_by(run, EXPERIMENT)
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from bartizan.lab.models import build
 from bartizan.lab.report import content as report
 from bartizan.lab.report.load import load as load_runs
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
-from bartizan.lab.runs.progress_display import RunProgress
+from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.training.population import Population
 from bartizan.records import AnotherRunError, CorruptFileError, locked
 from image_files import write_idx
@@ -287,7 +288,8 @@ def test_a_finished_run_of_few_fields_is_told_cleanly(line, whole, tmp_path, cap
     assert "after 1 rounds" in told
     assert "\x1b" not in told
     assert len(told) < 1000
-    assert run(SMALL, tmp_path / "run", watch=RunProgress(6).update).end
+    with Display({"run": 6}) as progress:
+        assert run(SMALL, tmp_path / "run", watch=partial(progress.update, "run")).end
 
 
 @pytest.mark.parametrize("kind", KINDS)

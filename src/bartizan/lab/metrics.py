@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,22 @@ class Metric:
         """Return the worst of the finite values."""
         return min((value for value in values if math.isfinite(value)), key=self.merit, default=math.nan)
 
+    def shown(self, value: float | None) -> str:
+        """Return a value as text.
+
+        >>> ACCURACY.shown(0.8125), PERPLEXITY.shown(8.125), PERPLEXITY.shown(None)
+        ('81.2%', '8.12', '-')
+        """
+        if value is None or math.isnan(value):
+            return "-"
+        return f"{value:.2f}" if self.lower_is_better else f"{value:.1%}"
+
 
 ACCURACY = Metric("accuracy")
 PERPLEXITY = Metric("perplexity", lower_is_better=True)
 METRICS = {metric.name: metric for metric in (ACCURACY, PERPLEXITY)}
+
+
+def metric_of(run: Mapping[str, Any]) -> Metric:
+    """Return the metric that a run's first line names; accuracy in files that name none."""
+    return METRICS[run.get("metric") or ACCURACY.name]

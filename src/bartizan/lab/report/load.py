@@ -13,7 +13,7 @@ import numpy as np
 from bartizan import records
 from bartizan._util.jsonl import flatten
 from bartizan._util.text import text
-from bartizan.lab.metrics import ACCURACY, METRICS
+from bartizan.lab.metrics import metric_of
 from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run
 from bartizan.records import CorruptFileError, Recorded
 
@@ -64,7 +64,7 @@ def _run(recorded: Recorded, folder: str) -> Run:
     byzantine, split, classes = run.get("byzantine"), run.get("split"), run.get("classes")
     ratio, config = run.get("ratio") or {}, flatten(run.get("config", {}))
     rounds = _rounds(recorded.rounds, {one: i for i, one in enumerate(ids)})
-    metric = METRICS[run.get("metric") or ACCURACY.name]
+    metric = metric_of(run)
     values = rounds["series"][metric.name]
     known = values[np.isfinite(values)].tolist()
     return Run(

@@ -11,7 +11,7 @@ from typing import Any
 
 from bartizan._util.arguments import number
 from bartizan._util.text import short
-from bartizan.lab.metrics import ACCURACY, METRICS
+from bartizan.lab.metrics import metric_of
 
 FILE = Path("experiment.toml")
 
@@ -105,12 +105,10 @@ def _run(options: argparse.Namespace) -> None:
                     how = "the same command with --resume, and without --fresh, goes on"
                     progress.print(f"Stopped after round {progress.runs[name].round}; {how}.")
                 raise
-    end = done.end or {}
-    metric = METRICS[done.run.get("metric") or ACCURACY.name]
+    end, metric = done.end or {}, metric_of(done.run)
     best = f"no {metric.name} was measured"
     if end.get("best") is not None and end.get("last") is not None:
-        shown = (f"{100 * end[name]:.1f}%" if metric == ACCURACY else f"{end[name]:.2f}" for name in ("best", "last"))
-        best = f"best {metric.name} {', last '.join(shown)}"
+        best = f"best {metric.name} {metric.shown(end['best'])}, last {metric.shown(end['last'])}"
     converged = "" if end.get("converged") else ", which counts as not converged"
     print(f"{short(end.get('status') or 'ended', 60).capitalize()} after {len(done.rounds)} rounds: {best}{converged}.")
     print(f"Results: {folder}\nbartizan report {shlex.quote(str(folder))}")

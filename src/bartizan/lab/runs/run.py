@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -111,42 +112,41 @@ def _train(
                     opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
                     _write(lines, watch, "run", **opening, **training.opening())
                 write_whole(folder / CONFIG, experiment.to_toml())
-                _Rounds(training, folder, handle, lines, watch, save_every, saved).run(interrupts)
+                done, spent = (saved.round, saved.seconds) if saved else (0, 0.0)
+                started = time.monotonic() - spent
+                _Rounds(training, folder, handle, lines, watch, done, started).run(save_every, interrupts)
 
 
+@dataclass
 class _Rounds:
-    """Train the rounds that are left; write each one's line, and checkpoints now and then."""
+    """The rounds of a run: each is trained, its line written, and now and then a checkpoint."""
 
-    def __init__(
-        self,
-        training: Training,
-        folder: Path,
-        handle: int,
-        lines: Writer,
-        watch: Watch,
-        save_every: float,
-        saved: Checkpoint | None,
-    ) -> None:
-        self.training, self.folder, self.handle, self.lines, self.watch = training, folder, handle, lines, watch
-        self.done = saved.round if saved else 0
-        self.started = time.monotonic() - (saved.seconds if saved else 0.0)
-        self.checkpoints = CheckpointTimer(self.save, save_every)
+    training: Training
+    folder: Path
+    handle: int
+    lines: Writer
+    watch: Watch
+    done: int
+    """The last finished round."""
+    started: float
+    """The time at which the run would have begun without interruptions."""
 
-    def run(self, interrupts: Interrupts) -> None:
+    def run(self, save_every: float, interrupts: Interrupts) -> None:
+        checkpoints = CheckpointTimer(self.save, save_every)
         while self.done < self.training.experiment.rounds and not self.training.diverged:
             line = self.training.round(self.done + 1)
             self.done += 1
             self._require_folder()
             self.lines.write("round", **line)
-            self.checkpoints.if_due()
+            checkpoints.if_due()
             try:
                 self.watch({"kind": "round", **line})
                 if interrupts.requested:
                     raise KeyboardInterrupt
             except BaseException:
-                self.checkpoints.now()
+                checkpoints.now()
                 raise
-        self.checkpoints.now()
+        checkpoints.now()
         _write(self.lines, self.watch, "end", **self.end())
         self.lines.sync()
 

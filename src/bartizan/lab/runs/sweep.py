@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,8 +22,8 @@ from bartizan.records import require_writable
 
 Watch = Callable[[str, Mapping[str, Any]], None]
 MAX_TRIES = 2
-LINE, DONE, FAILED = "line", "done", "failed"
-"""Kinds of messages from a worker."""
+LINE, DONE, FAILED, DIED = "line", "done", "failed", "died"
+"""Kinds of messages from a worker, and of its death."""
 SECONDS_TO_STOP = 30.0  # seconds that workers have to finish their round when the sweep is stopped
 
 
@@ -38,7 +38,7 @@ class Outcome:
     error: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Job:
     """One experiment to run, and the number of its tries."""
 
@@ -74,18 +74,17 @@ def sweep(
     outcomes: dict[str, Outcome] = {}
     jobs: deque[Job] = deque()
     for slug, experiment in runs.items():
-        job = Job(experiment, folder / slug, fresh=not resume)
         try:
-            before = recorded(job.folder, experiment) if resume else None
+            before = recorded(folder / slug, experiment) if resume else None
         except (ValueError, OSError) as wrong:
-            outcomes[slug] = Outcome(experiment, job.folder, "failed", str(wrong))
+            outcomes[slug] = Outcome(experiment, folder / slug, "failed", str(wrong))
             continue
-        if before is not None and before.end is not None:
-            outcomes[slug] = Outcome(experiment, job.folder, "skipped")
-            for line in before.lines():
-                watch(slug, line)
-        else:
-            jobs.append(job)
+        if before is None or before.end is None:
+            jobs.append(Job(experiment, folder / slug, fresh=not resume))
+            continue
+        outcomes[slug] = Outcome(experiment, folder / slug, "skipped")
+        for line in before.lines():
+            watch(slug, line)
     if jobs:
         require_writable(folder)
         pool = WorkerPool(min(workers or _default_workers(jobs), len(jobs)))
@@ -120,7 +119,7 @@ def work(pipe: Connection, threads: int) -> None:
         while True:
             config, folder, fresh = pipe.recv()
             try:
-                run(Experiment.of(config), Path(folder), resume=True, fresh=fresh, watch=send_line)
+                run(Experiment.of(config), folder, resume=True, fresh=fresh, watch=send_line)
             except (EOFError, BrokenPipeError):
                 return
             except Exception as wrong:
@@ -150,28 +149,29 @@ class WorkerPool:
             self._assign(jobs)
             for pipe in wait(list(self.workers)):
                 assert isinstance(pipe, Connection)
+                job = self.busy.get(pipe)
                 try:
                     kind, content = pipe.recv()
                 except (EOFError, OSError):  # the worker died
-                    if (job := self.busy.pop(pipe, None)) is not None:
-                        yield from self._retry(job, self.workers[pipe], jobs)
-                    pipe.close()
-                    self.workers.pop(pipe).join(SECONDS_TO_STOP)
+                    kind, content = DIED, self._bury(pipe)
+                    if job is not None and job.tries < MAX_TRIES:
+                        jobs.appendleft(job)
+                        continue
+                if job is None:
                     continue
-                job = self.busy[pipe]
                 if kind == LINE:
                     watch(job.folder.name, content)
                 else:
-                    del self.busy[pipe]
+                    self.busy.pop(pipe, None)
                     yield Outcome(job.experiment, job.folder, "finished" if kind == DONE else "failed", content)
 
     def _assign(self, jobs: deque[Job]) -> None:
         while jobs and len(self.busy) < self.size:
             pipe = next((one for one in self.workers if one not in self.busy), None) or self._start_worker()
-            job = jobs.popleft()
-            self.busy[pipe] = replace(job, tries=job.tries + 1, fresh=False)
+            job = self.busy[pipe] = jobs.popleft()
+            job.tries += 1
             with suppress(OSError):  # dead already: `run` will notice by its pipe
-                pipe.send((job.experiment.as_dict(), str(job.folder), job.fresh))
+                pipe.send((job.experiment.as_dict(), str(job.folder), job.fresh and job.tries == 1))
 
     def _start_worker(self) -> Connection:
         context = multiprocessing.get_context("spawn")
@@ -183,18 +183,17 @@ class WorkerPool:
         self.workers[pipe] = process
         return pipe
 
-    def _retry(self, job: Job, process: BaseProcess, jobs: deque[Job]) -> Iterator[Outcome]:
-        """Put the job of a dead worker in front again, or give it up."""
+    def _bury(self, pipe: Connection) -> str:
+        """Remove a dead worker, and return how it died."""
+        process = self.workers.pop(pipe)
+        self.busy.pop(pipe, None)
+        pipe.close()
         process.join(SECONDS_TO_STOP)
-        if job.tries < MAX_TRIES:
-            jobs.appendleft(job)
-            return
         code = process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        error = (
+        return (
             f"its process died {MAX_TRIES} times, last by {how}; if by SIGKILL, memory may be short: take fewer workers"
         )
-        yield Outcome(job.experiment, job.folder, "failed", error)
 
     def stop(self) -> None:
         """Ask all workers to finish their round and save; kill those that take too long."""
