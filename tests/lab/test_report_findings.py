@@ -105,9 +105,15 @@ def test_a_rule_of_two_sweeps_is_compared_within_one_of_them(tmp_path):
 
 def test_a_rule_with_more_attacks_or_sketches_is_compared_by_those_that_the_others_have(tmp_path):
     write_means(tmp_path, clean=0.8, lie=0.7, foe=0.6)
-    for rule, ends in {"krum": {"lie": 0.76, "foe": 0.77, "ipm": 0.2}, "mca": {"lie": 0.75, "foe": 0.75}}.items():
-        for attack, end in ends.items():
-            write_brief(tmp_path / f"{rule}-{attack}", rule, attack, accuracy=end)
+    ends = {
+        ("krum", "lie"): 0.76,
+        ("krum", "foe"): 0.77,
+        ("krum", "ipm"): 0.2,
+        ("mca", "lie"): 0.75,
+        ("mca", "foe"): 0.75,
+    }
+    for (rule, attack), end in ends.items():
+        write_brief(tmp_path / f"{rule}-{attack}", rule, attack, accuracy=end)
     for attack in ("lie", "foe"):
         write_brief(tmp_path / f"bad-{attack}", "krum", attack, "bad", accuracy=0.1)
     assert sentences(tmp_path).startswith("Worst of 2 attacks: mean 60%, krum (exact) 76%, the mean")
@@ -280,12 +286,8 @@ def test_suspects_were_quarantined_or_left_out_more_often_than_chance_explains(t
     assert found.startswith(
         "2 suspects among 5 clients: bob (quarantined in 8 of 8 rounds) and eve (left out of 8 of 8"
     )
-
-
-def test_a_client_left_out_as_often_as_all_others_is_no_suspect(tmp_path):
     krum = [[float(i == t % 5) for i in range(5)] for t in range(4)]
-    assert sentences(write_deployment(tmp_path / "a", krum)).startswith("No suspects: chance explains")
-    assert sentences(write_deployment(tmp_path / "b", [None], ["eve"])).startswith("1 suspect among 5 clients: eve")
+    assert sentences(write_deployment(tmp_path / "b", krum)).startswith("No suspects: chance explains")
 
 
 def test_no_name_reverses_the_text_or_is_invisible(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import shutil
@@ -263,16 +262,6 @@ def test_a_compressed_checkpoint_is_not_unpacked(stopped):
         archive.writestr("archive/data.pkl", bytes(10**6))
     with pytest.raises(CorruptFileError, match="its parts are compressed"):
         Checkpoint.load(stopped)
-
-
-def test_a_forged_number_of_threads_ends_no_process(stopped):
-    lines = [json.loads(line) for line in (stopped / results.NAME).read_bytes().splitlines()]
-    lines[0]["threads"] = 10**9
-    for line in lines:
-        del line["crc"]
-    (stopped / results.NAME).write_bytes(b"".join(map(results.encode, lines)))
-    with pytest.raises(CorruptFileError, match=r"results\.jsonl, line 1, .*threads must be .* from 1 to 1,024"):
-        run(SMALL, stopped, resume=True)
 
 
 @pytest.mark.parametrize("line", [{"kind": "end"}, {"kind": "end", "status": "\x1b[31m" * 9999, "best": 0.5}], ids=len)

@@ -73,8 +73,6 @@ def place(folder: Path, runs: Sequence[Experiment]) -> Path:
 
 def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) -> int:
     """Train all, show the progress, print a table and write the report; return 1 if a run failed."""
-    import bartizan.lab.torch_import  # noqa: F401 - the workers need it
-
     started = time.perf_counter()
     print(
         "50 clients train a small network on 10,000 images of clothes; 15 of them are attackers.\n"

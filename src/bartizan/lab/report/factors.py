@@ -38,8 +38,8 @@ class Factors:
 def factors(runs: Sequence[Run]) -> list[Factors]:
     """Return the labels of each run, with only those settings that differ between runs of the same name."""
     varied = differing(runs)
-    sections = tuple(f"{section}." for section in (*SECTIONS, "grid"))
-    others = [key for key in varied if key not in REPETITION and not key.startswith(sections)]
+    own = tuple(f"{section}." for section in (*SECTIONS, "grid"))
+    others = [key for key in varied if key not in REPETITION and not key.startswith(own)]
     labels = [_labels(section, runs) for section in SECTIONS]
     return [
         Factors(
@@ -47,7 +47,7 @@ def factors(runs: Sequence[Run]) -> list[Factors]:
             sketch,
             attack,
             other=", ".join(f"{key} = {setting(run.config[key])}" for key in others if key in run.config),
-            seed=setting(run.config.get("seed", "")) if "seed" in varied else "",
+            seed=setting(run.config.get("seed")) if "seed" in varied else "",
         )
         for run, rule, sketch, attack in zip(runs, *labels, strict=True)
     ]
@@ -103,19 +103,14 @@ def setting(value: Any) -> str:
 def _labels(section: str, runs: Sequence[Run]) -> list[str]:
     """Return for each run the name of its rule, sketch or attack with those settings that differ under that name."""
     names = [_name(section, run) for run in runs]
-    varied = {}
-    for name in dict.fromkeys(names):
-        same = [run for run, other in zip(runs, names, strict=True) if other == name]
-        varied[name] = [key for key in differing(same) if key.startswith(f"{section}.")]
-    return [
-        " ".join(
-            [
-                name,
-                *(f"{key.partition('.')[2]}={setting(run.config[key])}" for key in varied[name] if key in run.config),
-            ]
-        )
-        for run, name in zip(runs, names, strict=True)
-    ]
+    varied = {
+        name: differing([run for run, other in zip(runs, names, strict=True) if other == name]) for name in {*names}
+    }
+    found = []
+    for run, name in zip(runs, names, strict=True):
+        keys = [key for key in varied[name] if key.startswith(f"{section}.") and key in run.config]
+        found.append(" ".join([name, *(f"{key.partition('.')[2]}={setting(run.config[key])}" for key in keys)]))
+    return found
 
 
 def _name(section: str, run: Run) -> str:

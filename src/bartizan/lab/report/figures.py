@@ -98,18 +98,11 @@ def _heatmap(made: Content) -> Any:
         ax.imshow(values[other, sketch], cmap=_ramp(), vmin=0, vmax=1, aspect="auto")
         ax.set_xticks(range(len(attacks)), [_short(_attack(attack)) for attack in attacks])
         ax.set_yticks(range(len(rules)), [_short(rule) for rule in rules])
-        ax.set(
-            title=_short(_measured(made, other), seeds(cell.n for cell in made.cells), sketch, other),
-            xlabel="attack",
-            ylabel="rule",
-        )
+        by_text = any(cell.metric == PERPLEXITY for cell in made.cells if cell.other == other)
+        what = "test perplexity at the end" if by_text else "test accuracy at the end, %"
+        ax.set(title=_short(what, seeds(cell.n for cell in made.cells), sketch, other), xlabel="attack", ylabel="rule")
         ax.tick_params(length=0)
     return figure
-
-
-def _measured(made: Content, other: str) -> str:
-    by_text = any(cell.metric == PERPLEXITY for cell in made.cells if cell.other == other)
-    return "test perplexity at the end" if by_text else "test accuracy at the end, %"
 
 
 def _times(made: Content) -> Any:

@@ -14,7 +14,7 @@ from bartizan import records
 from bartizan._util.jsonl import flatten
 from bartizan._util.text import text
 from bartizan.lab.metrics import metric_of
-from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run
+from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run, Singles
 from bartizan.records import CorruptFileError, Recorded
 
 MAX_CELLS = 10**8
@@ -97,18 +97,17 @@ def _rounds(lines: list[dict[str, Any]], index: dict[Any, int]) -> dict[str, Any
     series = {name: np.full(len(lines), math.nan) for name in (*ROUND_NUMBERS, *STAGES)}
     weights, sizes = np.full(shape, math.nan, dtype=np.float32), np.full(shape, math.nan)
     present, quarantined, failed = (np.zeros(shape, dtype=bool) for _ in range(3))
-    exact_rounds, exact, notes, sketch = [], [], [], ""
+    exact: dict[int, Singles] = {}
+    notes, sketch = [], ""
     for t, line in enumerate(lines):
         took_part = [index[client] for client in line["clients"]]
         present[t, took_part] = True
-        if line.get("weights") is not None:
-            weights[t, took_part] = line["weights"]
-        if line.get("sizes") is not None:
-            sizes[t, took_part] = line["sizes"]
+        for values, name in ((weights, "weights"), (sizes, "sizes")):
+            if line.get(name) is not None:
+                values[t, took_part] = line[name]
         if line.get("weights") is not None and line.get("exact_weights") is not None:
-            exact_rounds.append(t)
-            exact.append(np.full(len(index), math.nan, dtype=np.float32))
-            exact[-1][took_part] = line["exact_weights"]
+            exact[t] = np.full(len(index), math.nan, dtype=np.float32)
+            exact[t][took_part] = line["exact_weights"]
         for flags, name in ((quarantined, "quarantined"), (failed, "failed")):
             flags[t, [by_text[client] for client in line.get(name) or ()]] = True
         for name in ROUND_NUMBERS:
@@ -125,8 +124,8 @@ def _rounds(lines: list[dict[str, Any]], index: dict[Any, int]) -> dict[str, Any
         "quarantined": quarantined,
         "failed": failed,
         "sizes": sizes if np.isfinite(sizes).any() else None,
-        "exact_rounds": np.array(exact_rounds, dtype=np.intp),
-        "exact": np.array(exact, dtype=np.float32).reshape(len(exact), len(index)),
+        "exact_rounds": np.array([*exact], dtype=np.intp),
+        "exact": np.array([*exact.values()], dtype=np.float32).reshape(len(exact), len(index)),
         "sketch": sketch,
         "notes": tuple(notes),
     }

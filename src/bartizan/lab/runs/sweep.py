@@ -87,6 +87,8 @@ def sweep(
             watch(slug, line)
     if jobs:
         require_writable(folder)
+        import bartizan.lab.torch_import  # noqa: F401 - the workers need it
+
         pool = WorkerPool(min(workers or _default_workers(jobs), len(jobs)))
         try:
             for outcome in pool.run(jobs, watch):
