@@ -8,6 +8,7 @@ import html
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -211,12 +212,10 @@ def _cards(made: Content) -> Iterator[tuple[str, str, str]]:
     runs = made.runs
     if not runs:
         return
-    states = [run.status for run in runs] + ["unreadable"] * len(made.loaded.broken)
-    problems = [
-        f"{states.count(state)} {state}" for state in ("unfinished", "diverged", "unreadable") if state in states
-    ]
+    states = Counter([run.status for run in runs] + ["unreadable"] * len(made.loaded.broken))
+    problems = [f"{states[state]} {state}" for state in ("unfinished", "diverged", "unreadable") if states[state]]
     yield "Runs", str(len(runs)), ", ".join(problems) or "all finished"
-    alone = "so far" if "unfinished" in states else "done"
+    alone = "so far" if states["unfinished"] else "done"
     yield "Rounds", _range([run.n_rounds for run in runs]), "in each run" if len(runs) > 1 else alone
     dims = [run.dim for run in runs if run.dim]
     note = f"{_range(dims)} coordinates each" if dims else "in each run"
@@ -256,8 +255,8 @@ def _problems(made: Content) -> Iterator[dict[str, str]]:
         yield {"folder": folder, "state": "unreadable", "why": why}
     for run in made.runs:
         if run.status == "unfinished":
-            why = f"after {counted(run.n_rounds, 'round')}; shown as far as it got"
-            why += f". Its last line is incomplete: {run.torn}" if run.torn else ""
+            torn = f". Its last line is incomplete: {run.torn}" if run.torn else ""
+            why = f"after {counted(run.n_rounds, 'round')}; shown as far as it got{torn}"
             yield {"folder": run.folder, "state": "unfinished", "why": why}
         elif run.torn:
             yield {"folder": run.folder, "state": "torn", "why": f"something follows its last line: {run.torn}"}

@@ -28,18 +28,17 @@ def headline(cells: Sequence[GridCell]) -> str:
 
 def definition(cells: Sequence[GridCell]) -> list[str]:
     """Return the meaning of the verdicts."""
-    others = order(cell.other for cell in cells if cell.attack != "none")
-    if not others:
+    clean = [clean_end(cells, other) for other in order(cell.other for cell in cells if cell.attack != "none")]
+    if not clean:
         return []
-    clean, metric = [of_mean(cells, other, "none") for other in others], cells[0].metric
     if any(map(math.isnan, clean)):
         return ["Missing, and needed for a verdict: the mean without attack."]
-    said = f"the {metric.name} of the mean without attack ({span(clean, metric)})"
+    metric = cells[0].metric
+    held, broke = f"at least {HELD:.0%} of", "less than half of it"
     if metric.lower_is_better:
-        held, broke = f"at most {1 / HELD - 1:.0%} above {said}", "twice that or more"
-    else:
-        held, broke = f"at least {HELD:.0%} of {said}", "less than half of it"
-    return [f"Held: {held}, in every run. Broke: {broke}, or a run did not converge."]
+        held, broke = f"at most {1 / HELD - 1:.0%} above", "twice that or more"
+    said = f"the {metric.name} of the mean without attack ({span(clean, metric)})"
+    return [f"Held: {held} {said}, in every run. Broke: {broke}, or a run did not converge."]
 
 
 def verdict(cells: Sequence[GridCell], rule: str, sketch: str | None = None) -> str:
@@ -51,7 +50,7 @@ def verdict(cells: Sequence[GridCell], rule: str, sketch: str | None = None) -> 
 
 def judged(cells: Sequence[GridCell], cell: GridCell) -> str:
     """Return "held", "lost" or "broke"; "" where the mean without attack is missing, or did not converge itself."""
-    clean = of_mean(cells, cell.other, "none", cell.sketch)
+    clean = clean_end(cells, cell.other, cell.sketch)
     if not math.isfinite(clean):
         return "broke" if math.isnan(clean) and cell.n_converged < cell.n else ""
 
@@ -63,11 +62,10 @@ def judged(cells: Sequence[GridCell], cell: GridCell) -> str:
     return "held" if keeps(cell.least, HELD) else "lost"
 
 
-def of_mean(cells: Sequence[GridCell], other: str, attack: str, sketch: str | None = None) -> float:
-    """Return the plain mean's end, with this sketch or, as it uses none, with any; NaN if it was not run."""
-    own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, attack, "mean")]
-    own = [cell for cell in own if cell.sketch == sketch] or own
-    return cells[0].metric.best(map(_end, own))
+def clean_end(cells: Sequence[GridCell], other: str, sketch: str | None = None) -> float:
+    """Return the end of the mean without attack, with this sketch or, as it uses none, with any; NaN if not run."""
+    own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, "none", "mean")]
+    return cells[0].metric.best(map(_end, [cell for cell in own if cell.sketch == sketch] or own))
 
 
 def seeds(counts: Iterable[int]) -> str:
@@ -122,7 +120,7 @@ def advice(cells: Sequence[GridCell]) -> list[str]:
 def largest_loss(cells: Sequence[GridCell], own: Sequence[GridCell]) -> tuple[float, str]:
     """Return how much worse than the mean without attack some cells ended, at most, and under which attack."""
     sign = cells[0].metric.sign
-    return max((sign * (of_mean(cells, cell.other, "none", cell.sketch) - cell.last[0]), cell.attack) for cell in own)
+    return max((sign * (clean_end(cells, cell.other, cell.sketch) - cell.last[0]), cell.attack) for cell in own)
 
 
 def _worst_cases(cells: Sequence[GridCell]) -> Iterator[str]:
@@ -138,7 +136,7 @@ def _worst_cases(cells: Sequence[GridCell]) -> Iterator[str]:
     where = f"Worst of {counted(len(attacks), 'attack')}" if len(attacks) > 1 else f"Under {attacks[0]}"
     where += f" with {listed(others)}" if len(others) < len({cell.other for cell in cells}) else ""
     reached = {name: [cell.ended if math.isfinite(cell.ended) else _end(cell)] for name, cell in shown.items()}
-    clean = [end for other in others if not math.isnan(end := of_mean(cells, other, "none"))]
+    clean = [end for other in others if not math.isnan(end := clean_end(cells, other))]
     reached |= {"the mean without attack": clean} if clean else {}
     yield f"{where}: {', '.join(f'{name} {span(ends, metric)}' for name, ends in reached.items())}"
 
@@ -164,7 +162,7 @@ def _verdicts(cells: Sequence[GridCell]) -> Iterator[str]:
     yield from (f"{kind.capitalize()}: {'; '.join(rules)}" for kind, rules in found.items() if rules)
     if not found["held"] and any(found.values()):
         yield "None of the rules held under all attacks"
-    if any(math.isinf(of_mean(cells, cell.other, "none", cell.sketch)) for cell in cells):
+    if any(math.isinf(clean_end(cells, cell.other, cell.sketch)) for cell in cells):
         yield "Even the mean without attack did not converge: train longer, or with another step size, to judge rules"
 
 
