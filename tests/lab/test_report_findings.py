@@ -149,8 +149,8 @@ def test_where_the_mean_without_attack_did_not_converge_no_rule_is_said_to_have_
 def test_perplexity_is_judged_by_what_it_gains(tmp_path):
     ends = {("mean", "none"): 10.0, ("mca", "lie"): 11.0, ("krum", "lie"): 12.0, ("cge", "lie"): 21.0}
     for (rule, attack), end in ends.items():
-        write_brief(tmp_path / f"{rule}-{attack}", rule, attack, perplexity=end, accuracy=None)
-    write_brief(tmp_path / "mean-lie", "mean", "lie", perplexity=500.0, accuracy=None, converged=False)
+        write_brief(tmp_path / f"{rule}-{attack}", rule, attack, perplexity=end)
+    write_brief(tmp_path / "mean-lie", "mean", "lie", perplexity=500.0, converged=False)
     lead, about = content(load(tmp_path)).findings
     assert lead.startswith("Under lie: mean 500.00, mca 11.00, the mean without attack 10.00.")
     assert "Held: mca. Lost: krum 2.00 under lie. Broke: mean under lie; cge under lie." in lead
@@ -163,7 +163,7 @@ def test_perplexity_is_judged_by_what_it_gains(tmp_path):
 def test_images_and_text_of_one_sweep_are_judged_apart(tmp_path):
     for name, ends in {"accuracy": (0.8, 0.2, 0.79), "perplexity": (8.0, 40.0, 8.1)}.items():
         for (rule, attack), end in zip((("mean", "none"), ("mean", "foe"), ("mca", "foe")), ends, strict=True):
-            given = {"accuracy": None, name: end, "data": {"name": name}}
+            given = {name: end, "data": {"name": name}}
             write_brief(tmp_path / f"{name}-{rule}-{attack}", rule, attack, **given)
     said = sentences(tmp_path)
     assert "By accuracy: Under foe: mean 20%, mca 79%, the mean without attack 80%. Held: mca. Broke: mean" in said

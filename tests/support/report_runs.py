@@ -147,34 +147,18 @@ def write_brief(
     weights = np.linspace(1, 0, len(ids))
     if on_attacker is not None:
         weights = np.r_[np.full(len(ids) - 1, (1 - on_attacker) / (len(ids) - 1)), on_attacker]
-    places = {"rule": {"name": rule}, "attack": {"name": attack}, "sketch": {"name": sketch}}
+    config = {"seed": 0, "rule": {"name": rule}, "attack": {"name": attack}, "sketch": {"name": sketch}, **config}
+    metric, end = ("accuracy", accuracy) if perplexity is None else ("perplexity", perplexity)
+    measured = {name: value for name, value in ((metric, end), ("read", read)) if value is not None}
+    times = server if isinstance(server, list) else [server] * rounds
     with Writer(folder) as out:
-        out.write(
-            "run",
-            version=1,
-            id=folder.name,
-            config={"seed": 0, **places, **config},
-            clients=ids,
-            byzantine=ids[-1:] if known else None,
-            machine=machine,
-            **({} if perplexity is None else {"metric": "perplexity"}),
-        )
-        for t in range(1, rounds + 1):
-            took = server[t - 1] if isinstance(server, list) else server
+        about = {"id": folder.name, "config": config, "machine": machine, "metric": metric}
+        out.write("run", version=1, clients=ids, byzantine=ids[-1:] if known else None, **about)
+        for t, took in enumerate(times, start=1):
             spent = {} if took is None else {"sketch": took / 2, "weigh": took / 4, "combine": took / 4}
-            out.write(
-                "round",
-                round=t,
-                clients=ids,
-                weights=weights if weighs else None,
-                quarantined={},
-                seconds={"train": 1.0, **spent},
-                **({} if accuracy is None else {"accuracy": accuracy}),
-                **({} if perplexity is None else {"perplexity": perplexity}),
-                **({} if read is None else {"read": read}),
-            )
+            line = {"weights": weights if weighs else None, "quarantined": {}, "seconds": {"train": 1.0, **spent}}
+            out.write("round", round=t, clients=ids, **line, **measured)
         if ends:
-            end = accuracy if perplexity is None else perplexity
             out.write("end", status=status, converged=converged, best=end, last=end, seconds=1.0)
     return folder
 

@@ -35,12 +35,8 @@ def add_to(commands: Any) -> None:
 def _training(options: argparse.Namespace) -> int:
     from bartizan.lab.demo import training_demo as training
 
-    runs = training.experiments(
-        options.attacks or training.ATTACKS,
-        options.rules or training.RULES,
-        options.rounds or training.ROUNDS,
-        options.seeds or [0],
-    )
+    chosen = {name: getattr(options, name) for name in ("attacks", "rules", "rounds", "seeds")}
+    runs = training.experiments(**{name: given for name, given in chosen.items() if given})
     return training.run(options.out, runs, options.workers)
 
 
