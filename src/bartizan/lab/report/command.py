@@ -19,13 +19,9 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from bartizan._util.console import ProgressLine
     from bartizan.lab.report.write import write
 
-    with ProgressLine("report", delay=0, plain=False) as line:
-        done = write(
-            options.folder, options.out, title=options.title, tensorboard=options.tensorboard, notice=line.show
-        )
+    done = write(options.folder, options.out, title=options.title, tensorboard=options.tensorboard)
     for folder, why in done.content.loaded.broken:
         print(f"not shown: {folder}: {why}", file=sys.stderr)
     if done.missing:

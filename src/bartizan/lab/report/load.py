@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bartizan import records
+from bartizan._util.console import ProgressLine
 from bartizan._util.jsonl import flatten
 from bartizan._util.text import text
 from bartizan.lab.metrics import metric_of
@@ -31,7 +32,7 @@ class Loaded:
     """Folders of runs that can't be read, and why."""
 
 
-def load(folder: Path, notice: Callable[[str], None] = lambda text: None) -> Loaded:
+def load(folder: Path) -> Loaded:
     """Read the runs in a folder; raise FileNotFoundError if it has none. A corrupt run raises nothing."""
     folders = records.find(folder)
     if not folders:
@@ -40,13 +41,14 @@ def load(folder: Path, notice: Callable[[str], None] = lambda text: None) -> Loa
             "Wanted a folder that `bartizan run` or `bartizan sweep` wrote."
         )
     found = Loaded(folder, [], [])
-    for n, one in enumerate(folders, start=1):
-        notice(f"reading run {n} of {len(folders)}")
-        name = text(one.relative_to(folder).as_posix() if one != folder else one.resolve().name)
-        try:
-            found.runs.append(_run(records.read(one), name))
-        except (ValueError, OSError) as wrong:
-            found.broken.append((name, text(wrong)))
+    with ProgressLine("reading runs", len(folders), plain=False) as progress:
+        for one in folders:
+            name = text(one.relative_to(folder).as_posix() if one != folder else one.resolve().name)
+            try:
+                found.runs.append(_run(records.read(one), name))
+            except (ValueError, OSError) as wrong:
+                found.broken.append((name, text(wrong)))
+            progress.advance()
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +33,6 @@ def write(
     *,
     title: str | None = None,
     tensorboard: str | Path | None = None,
-    notice: Callable[[str], None] = lambda text: None,
 ) -> Written:
     """Read the runs in a folder and write `report.html` there, or to `out`; each file is complete or not written."""
     target = Path(folder) / "report.html" if out is None else Path(out)
@@ -42,9 +40,7 @@ def write(
         raise ValueError(f"--out wants a file that ends in .html, got {str(target)!r}.")
     if tensorboard is not None:
         tables.tensorboard()  # fail before anything is read or written
-    loaded = load(Path(folder), notice)
-    made = content(loaded, title)
-    notice("drawing")
+    made = content(load(Path(folder)), title)
     beside: dict[str, str | bytes] = {
         "runs.csv": tables.runs(made.runs, made.factors),
         "rounds.csv": tables.rounds(made.runs),
