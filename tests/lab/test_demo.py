@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """What three runs of two rounds print where there is no terminal, and where they are."""
+    """The output of three runs of two rounds where there is no terminal, and their folder."""
     folder = tmp_path_factory.mktemp("demo")
     words = io.StringIO()
     with pytest.MonkeyPatch.context() as patched:

@@ -573,7 +573,7 @@ def test_attackers_who_falsify_weights_are_far_away_where_those_who_falsify_chan
 
 
 def sent_of(attack, sends):
-    """What the honest and the attackers send in the second round, and the course of the model so far."""
+    """The mean honest update and an attacker's of the second round, and the model at first and now."""
     from bartizan.lab.training.training_loop import Training
 
     local = ["model.name=cnn", "clients.work=steps", f"clients.sends={sends}", "sketch.k=64"]

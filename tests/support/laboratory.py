@@ -38,7 +38,7 @@ def facts(folder: Path) -> list[str]:
 
 
 class Enough(Exception):
-    """What interrupts a run."""
+    """Raised by a test to interrupt a run."""
 
 
 def run_until(round: int, experiment: Experiment, folder: Path, **settings) -> None:

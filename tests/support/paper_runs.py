@@ -24,7 +24,7 @@ def write(
     first_weights=None,
     **settings,
 ):
-    """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
+    """Write the files of a run of a cell; a refused round has no times of the server."""
     one = experiment(cell, changes=changes, **settings)
     with results.Writer(folder / run_cells.Job(cell, one).folder) as lines:
         lines.write(
