@@ -12,6 +12,7 @@ import torch
 import bartizan as bz
 from bartizan.registry import default_rule
 from bartizan.updates.layout import leaves_of
+from containers import streamed
 
 M, F, P = 31, 6, 6_000
 RULES = [
@@ -113,22 +114,16 @@ def test_bucketing_follows_the_rounds_seed():
     [bz.Krum(2), bz.MultiKrum(2), bz.GeometricMedian(), bz.CenteredClipping(radius=0.5), bz.ARC(2) >> bz.MDA(2)],
     ids=repr,
 )
-@pytest.mark.parametrize("streamed", [False, True])
-def test_scores_are_distances_to_the_answer(rule, streamed):
+def test_scores_are_distances_to_the_answer(rule):
     x = np.random.default_rng(8).normal(size=(9, 30)) + 5
     x[2], x[6] = 80.0, np.nan
     reference = np.full(30, 4.0)
-    if streamed:
-        with bz.Aggregator(rule, bz.Exact()).round(reference=reference) as r:
-            for client in (3, 8, 1, 0, 2, 7, 6, 5, 4):
-                r.add(x[client], client)
-            out = r.close()
-    else:
-        out = bz.aggregate(x, rule, reference=reference)
-    wanted = np.linalg.norm(x - out.update, axis=1)
-    np.testing.assert_allclose(out.scores, wanted, rtol=1e-9, atol=1e-6)
-    assert np.isnan(out.scores[6])
-    assert np.nanargmax(out.scores) == 2
+    exact = bz.Aggregator(rule, bz.Exact())
+    for out in (exact(x, reference=reference), streamed(exact, x, reference=reference)):
+        wanted = np.linalg.norm(x - out.update, axis=1)
+        np.testing.assert_allclose(out.scores, wanted, rtol=1e-9, atol=1e-6)
+        assert np.isnan(out.scores[6])
+        assert np.nanargmax(out.scores) == 2
 
 
 @pytest.mark.parametrize("rule", [bz.Mean(), bz.coordinatewise.Median()], ids=repr)
@@ -230,18 +225,11 @@ def test_n_byzantine_is_filled_into_a_rule_by_name(name):
     np.testing.assert_array_equal(out.update, bz.aggregate(x, wanted).update)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_the_result_names_the_rule_that_ran(streamed):
+def test_the_result_names_the_rule_that_ran():
     x = np.random.default_rng(0).normal(size=(7, 40))
     x[0, 0] = np.nan
-    if streamed:
-        with bz.Aggregator(n_byzantine=3).round() as opened:
-            for client, row in enumerate(x):
-                opened.add(row, client)
-            out = opened.close()
-    else:
-        out = bz.aggregate(x, n_byzantine=3)
-    assert out.rule == default_rule(2)  # one of seven is out
+    for out in (bz.aggregate(x, n_byzantine=3), streamed(bz.Aggregator(n_byzantine=3), x)):
+        assert out.rule == default_rule(2)  # one of seven is out
     assert bz.aggregate(x, "median").rule == bz.Median()
 
 

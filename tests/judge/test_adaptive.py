@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import bartizan as bz
+import containers
 from bartizan import attacks
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import Maps, hidden_part
@@ -60,10 +61,7 @@ def undefended(rule, sketch, sent: np.ndarray, seed: int) -> np.ndarray:
 
 
 def streamed(rule, sketch, sent, **settings) -> bz.Aggregation:
-    with bz.Aggregator(rule, sketch).round(**settings) as r:
-        for client, update in enumerate(sent):
-            r.add(update, client)
-        return r.close()
+    return containers.streamed(bz.Aggregator(rule, sketch), sent, **settings)
 
 
 def bound(rule) -> float:

@@ -6,6 +6,7 @@ import itertools
 import re
 import signal
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import bartizan as bz
 import oracle
 from bartizan import coordinatewise as cw
 from bartizan.judge.judge import rule_for_remaining
-from containers import flat, leaves, skeleton
+from containers import flat, leaves, skeleton, streamed
 from fuzz.rules import RULES
 
 M, P, SEED = 11, 24, 5
@@ -324,19 +325,13 @@ def wide_endless():
     return node
 
 
-def by_a_round(updates):
-    with bz.Aggregator(bz.MultiKrum(2), sketch=bz.Rotated(k=64)).round(seed=SEED) as r:
-        for client, update in enumerate(updates):
-            r.add(update, client)
-        return r.close()
-
-
 @pytest.mark.parametrize("greedy", GREEDY)
 @pytest.mark.parametrize("pack", ["array", "dict"])
 def test_no_client_makes_it_hang_or_flood_the_log(greedy, pack):
     clients = [PACKS[pack](row) for row in honest()]
     clients[0] = GREEDY[greedy]()
-    for aggregated in (lambda sent: bz.aggregate(sent, bz.MultiKrum(2)), by_a_round):
+    projected = bz.Aggregator(bz.MultiKrum(2), bz.Rotated(k=64))
+    for aggregated in (lambda sent: bz.aggregate(sent, bz.MultiKrum(2)), partial(streamed, projected)):
         aggregated(clients[1:])  # compiled
         with within(30):
             out = aggregated(clients)

@@ -20,6 +20,7 @@ from bartizan._util.stopwatch import Stopwatch, compile_seconds
 from bartizan.kernels import compiling
 from bartizan.kernels.compiling import reported
 from bartizan.warmup import warm_up
+from containers import streamed
 
 CODE = (
     "import logging, sys; logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
@@ -109,10 +110,7 @@ def test_after_the_warm_up_usual_calls_compile_nothing():
         for sketch in (bz.Exact(), bz.Rotated()):
             for rule in (bz.Krum(3), bz.GeometricMedian(), bz.MCA(), bz.Mean(), bz.NNM(3) >> bz.GeometricMedian()):
                 assert "compile" not in bz.aggregate(x.astype(dtype), rule, sketch=sketch).seconds
-                with bz.Aggregator(rule, sketch).round() as r:
-                    for client, row in enumerate(x.astype(dtype)):
-                        r.add(row, client)
-                    r.close()
+                streamed(bz.Aggregator(rule, sketch), x.astype(dtype))
         for rule in (bz.Median(), bz.TrimmedMean(3), bz.MeaMed(3), bz.NNM(3) >> bz.Median(), bz.Bulyan(3, trim=True)):
             for sizes in (None, np.arange(1, 21)):
                 assert "compile" not in bz.aggregate(x.astype(dtype), rule, sizes=sizes).seconds

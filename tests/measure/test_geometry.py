@@ -13,6 +13,7 @@ from bartizan.measure.measurements import Measurements
 from bartizan.rules.clusters import cosine_distances
 from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
+from containers import streamed
 
 SKETCHES = [bz.Exact(), bz.Rotated(k=1024), bz.Rotated(k=64), bz.Achlioptas(k=256), bz.Gaussian(k=200)]
 M, P = 12, 20_000
@@ -80,10 +81,8 @@ def test_updates_whose_squares_underflow_are_weighed_like_others(sketch, exponen
     got = bz.aggregate(x * tiny, rule, sketch=sketch, seed=1, reference=common * tiny)
     np.testing.assert_allclose(got.weights, want.weights, atol=1e-9)
     np.testing.assert_allclose(got.scores / tiny, want.scores, rtol=1e-9)
-    open_round = bz.Aggregator(rule, sketch).round(seed=1, reference=common * tiny, recheck=False)
-    for client, update in enumerate(x * tiny):
-        open_round.add(update, client)
-    np.testing.assert_array_equal(open_round.close().weights, got.weights)
+    came = streamed(bz.Aggregator(rule, sketch), x * tiny, seed=1, reference=common * tiny, recheck=False)
+    np.testing.assert_array_equal(came.weights, got.weights)
 
 
 @pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
@@ -318,10 +317,8 @@ def test_honest_scores_of_a_sketch_keep_their_digits_beside_giants(sketch):
     out = bz.aggregate(x, bz.GeometricMedian(), sketch=sketch, seed=5)
     truth = true_scores(sketch(x, seed=5), out.weights)[HONEST]
     np.testing.assert_allclose(out.scores[HONEST], truth, rtol=1e-5)
-    with bz.Aggregator(bz.GeometricMedian(), sketch).round(seed=5, recheck=False) as r:
-        for client, update in enumerate(x):
-            r.add(update, client)
-        np.testing.assert_allclose(r.close().scores[HONEST], truth, rtol=1e-5)
+    came = streamed(bz.Aggregator(bz.GeometricMedian(), sketch), x, seed=5, recheck=False)
+    np.testing.assert_allclose(came.scores[HONEST], truth, rtol=1e-5)
 
 
 def test_scores_without_any_weight_are_distances_to_the_origin():

@@ -33,3 +33,11 @@ def skeleton(update):
     if isinstance(update, (list, tuple)):
         return type(update), [skeleton(child) for child in update]
     return hasattr(update, "detach"), update.dtype, tuple(update.shape)
+
+
+def streamed(aggregator, updates, **settings):
+    """The result of a round that gets these updates one by one, in their order."""
+    with aggregator.round(**settings) as opened:
+        for client, update in enumerate(updates):
+            opened.add(update, client)
+        return opened.close()

@@ -256,7 +256,7 @@ class Rotated(Projection):
 
 @dataclass(frozen=True)
 class Achlioptas(Projection):
-    r"""The paper's sparse matrix: independent entries sqrt(s/k) {+1, 0, -1} with odds 1/2s, 1 - 1/s, 1/2s.
+    r"""The paper's sparse matrix: independent entries sqrt(s/k) {+1, 0, -1} with probabilities 1/2s, 1 - 1/s, 1/2s.
 
     After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions a
     coordinate (512 at the paper's k=4096, s=8), not one: the reference to compare `Rotated` with, not what to deploy.
