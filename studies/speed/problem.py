@@ -11,7 +11,6 @@ import numpy as np
 
 from bartizan._util import machine
 from bartizan._util.types import Floats
-from bartizan.judge.judge import weigh
 from bartizan.kernels import reference
 from bartizan.measure.geometry import Geometry
 from bartizan.measure.measurements import Measurements
@@ -102,7 +101,7 @@ class Problem:
     def defined(self, rule: Rule | CoordinateWise) -> Floats:
         """Return the rule's answer, on exact float64 inner products and coordinates."""
         measured = Measurements(tuple(range(self.clients)), np.diag(self.gram).copy(), gram=self.gram)
-        decision = weigh(rule, Geometry.measured(measured, self._gram, seed=0))
+        decision = rule.decide(Geometry.measured(measured, self._gram, seed=0))
         stage = decision.coordinate_stage
         return self.combined(decision.weights) if stage is None else self._reduced(stage)
 

@@ -25,7 +25,7 @@ from bartizan.measure.geometry import (
 )
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Exact, Norms, Projection, Rotated, Sketch
-from bartizan.rules.base import CoordinateStage, Decision, Rule
+from bartizan.rules.base import Decision
 from bartizan.source import AnyRule, Judgement, Roster, Source
 
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
@@ -64,7 +64,7 @@ def judge(
         rule_left, n_left = rule, len(measured.clients)
         if roster.quarantined or roster.failed:
             rule_left = rule_for_remaining(rule, n_left, roster.quarantined, len(roster.failed))
-        decision = weigh(rule_left, geometry)
+        decision = rule_left.decide(geometry)
         watch.lap("weigh")
         if second is None:
             break
@@ -77,7 +77,7 @@ def judge(
         # No client could know the second seed, and the read is done already.
         measured = second.measured(measured.clients)
         geometry = geometry_of(source, measured, second.looks, roster, history)
-        decision = weigh(rule_left, geometry)
+        decision = rule_left.decide(geometry)
         watch.lap("weigh")
     scores = None
     if rule.needs_distances:
@@ -95,14 +95,6 @@ def judge(
         measured.seed,
         None if second is None else second.seed,
     )
-
-
-def weigh(rule: AnyRule, geometry: Geometry) -> Decision:
-    """The rule's decision; a coordinate-wise rule only checks that the clients are enough."""
-    if isinstance(rule, Rule):
-        return rule.decide(geometry)
-    rule.check(geometry.n_clients)
-    return Decision(geometry.shares, geometry.history, CoordinateStage(rule, geometry.sizes))
 
 
 def is_ordinary(measured: Measurements, roster: Roster) -> bool:

@@ -113,6 +113,11 @@ class CoordinateWise(Robust, ABC):
         self.check(len(columns))
         return self.reduce(columns, sizes)
 
+    def decide(self, geometry: Geometry) -> Decision:
+        """Return the decision that this rule reduces all clients."""
+        self.check(geometry.n_clients)
+        return Decision(geometry.shares, geometry.history, CoordinateStage(self, geometry.sizes))
+
     @abstractmethod
     def reduce(self, columns: Array, sizes: Floats) -> Floats:
         """Reduce (M, w) values to (w,); the breakdown condition was checked."""
@@ -186,7 +191,8 @@ class Rule(Robust, ABC):
         self.check(geometry.n_clients)
         if self.needs_trusted:
             self.check_trusted(geometry.has_trusted)
-        decision = self._decide(geometry)
+        found = self.weigh(geometry)
+        decision = found if isinstance(found, Decision) else Decision(found, geometry.history)
         weights = decision.weights
         if not (are_parts(weights) and weights.shape == (geometry.n_clients,)):
             wanted = f"{geometry.n_clients} weights, an array of floats, none negative or NaN, with a sum of at most 1"
@@ -197,13 +203,9 @@ class Rule(Robust, ABC):
         if self.needs_trusted and not given:
             raise ValueError(f"{self!r} needs an update that the server trusts: pass trusted=...")
 
-    def _decide(self, geometry: Geometry) -> Decision:
-        """Return weights, history and stage; a rule overrides this to return more than weights."""
-        return Decision(self.weigh(geometry), geometry.history)
-
     @abstractmethod
-    def weigh(self, geometry: Geometry) -> Floats:
-        """Return the weights; the breakdown condition was checked."""
+    def weigh(self, geometry: Geometry) -> Floats | Decision:
+        """Return the weights, or a decision that holds more; the breakdown condition was checked."""
 
 
 def are_parts(values: object) -> bool:

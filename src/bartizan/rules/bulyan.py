@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, CoordinateStage, Decision, Rule, averaged
 from bartizan.rules.coordinatewise import MeaMed
@@ -41,16 +40,12 @@ class Bulyan(Bounded, Rule):
     def ends_coordinate_wise(self) -> bool:
         return self.trim
 
-    def weigh(self, geometry: Geometry) -> Floats:
+    def weigh(self, geometry: Geometry) -> Decision:
         from bartizan.kernels import weigh
 
         M, f = geometry.n_clients, self.n_byzantine
-        return averaged(weigh.repeated_krum(geometry.squared_distances, f, M - 2 * f), geometry)
-
-    def _decide(self, geometry: Geometry) -> Decision:
-        weights = self.weigh(geometry)
-        if not self.trim:
-            return Decision(weights, geometry.history)
-        selected = np.flatnonzero(weights)
-        rest = CoordinateStage(MeaMed(2 * self.n_byzantine), geometry.sizes[selected], selected=selected)
-        return Decision(weights, geometry.history, rest)
+        weights, stage = averaged(weigh.repeated_krum(geometry.squared_distances, f, M - 2 * f), geometry), None
+        if self.trim:
+            selected = np.flatnonzero(weights)
+            stage = CoordinateStage(MeaMed(2 * f), geometry.sizes[selected], selected=selected)
+        return Decision(weights, geometry.history, stage)

@@ -23,18 +23,12 @@ class ClippedClustering(Rule):
     [0.33, 0.33, 0.33, 0.0]
     """
 
-    def _decide(self, geometry: Geometry) -> Decision:
-        return Decision(self.weigh(geometry), self._norms_seen(geometry))
-
-    def weigh(self, geometry: Geometry) -> Floats:
-        limit = float(np.median(self._norms_seen(geometry))) / geometry.unit
-        clipping = shortening(geometry.norms, limit)
-        return averaged(larger_cluster(cosine_distances(geometry)), geometry) * clipping
-
-    def _norms_seen(self, geometry: Geometry) -> tuple[float, ...]:
+    def weigh(self, geometry: Geometry) -> Decision:
         if not all(0 <= norm < np.inf for norm in geometry.history):
             raise ValueError("history must hold norms, finite and not negative, as the last result's history does.")
-        return (*geometry.history, *(geometry.unit * geometry.norms).tolist())
+        seen = (*geometry.history, *(geometry.unit * geometry.norms).tolist())
+        clipping = shortening(geometry.norms, float(np.median(seen)) / geometry.unit)
+        return Decision(averaged(larger_cluster(cosine_distances(geometry)), geometry) * clipping, seen)
 
 
 def cosine_distances(geometry: Geometry) -> Floats:
@@ -90,13 +84,11 @@ class FLAME(Rule):
     def __post_init__(self) -> None:
         between(self, "noise", self.noise, 0, 1, "a factor of the median norm")
 
-    def _decide(self, geometry: Geometry) -> Decision:
-        noise = self.noise * geometry.unit * float(np.median(geometry.norms))
-        return Decision(self.weigh(geometry), geometry.history, noise=noise)
-
-    def weigh(self, geometry: Geometry) -> Floats:
-        clipping = shortening(geometry.norms, float(np.median(geometry.norms)))
-        return averaged(majority_cluster(cosine_distances(geometry)), geometry) * clipping
+    def weigh(self, geometry: Geometry) -> Decision:
+        median = float(np.median(geometry.norms))
+        clipping = shortening(geometry.norms, median)
+        weights = averaged(majority_cluster(cosine_distances(geometry)), geometry) * clipping
+        return Decision(weights, geometry.history, noise=self.noise * geometry.unit * median)
 
 
 def majority_cluster(distances: Floats) -> Array:

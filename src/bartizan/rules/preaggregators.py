@@ -14,7 +14,6 @@ from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import (
     MAX_LENGTH,
     Bounded,
-    CoordinateStage,
     CoordinateWise,
     Decision,
     Robust,
@@ -112,16 +111,9 @@ class PreAggregated(Composed[Rule | CoordinateWise], Rule):
     def ends_coordinate_wise(self) -> bool:
         return self.then.ends_coordinate_wise()
 
-    def weigh(self, geometry: Geometry) -> Floats:
-        return self._decide(geometry).weights
-
-    def _decide(self, geometry: Geometry) -> Decision:
+    def weigh(self, geometry: Geometry) -> Decision:
         A = self.first(geometry)
-        mixed = geometry.mix(A)
-        if isinstance(self.then, CoordinateWise):
-            self.then.check(mixed.n_clients)
-            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.then, mixed.sizes, A))
-        inner = self.then.decide(mixed)
+        inner = self.then.decide(geometry.mix(A))
         stage = inner.coordinate_stage
         return replace(inner, weights=A.T @ inner.weights, coordinate_stage=None if stage is None else stage.behind(A))
 
