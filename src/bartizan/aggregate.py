@@ -179,8 +179,7 @@ def aggregate(
     ARC(n_byzantine=1) >> CAF(n_byzantine=1)
     """
     watch, aggregator = Stopwatch(), Aggregator(rule, sketch, n_byzantine=n_byzantine)
-    if isinstance(aggregator.rule, Rule):
-        aggregator.rule.check_trusted(trusted is not None)
+    aggregator.rule.check_trusted(trusted is not None)
     with NamedErrors(list(updates), {}) if isinstance(updates, Mapping) else nullcontext():
         source = open_updates(
             updates,

@@ -21,7 +21,6 @@ from bartizan.aggregate import run
 from bartizan.errors import BadClientError, NamedErrors, TooFewClientsError, nobody_left
 from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
-from bartizan.rules.base import Rule
 from bartizan.source import Aggregation
 from bartizan.sources.arriving import Arrivals, StoredUpdate, copied
 from bartizan.sources.local import open_points
@@ -80,8 +79,7 @@ class Round(Generic[U]):
         memory: int | str | None = None,
         recheck: bool = True,
     ) -> None:
-        if isinstance(aggregator.rule, Rule):
-            aggregator.rule.check_trusted(trusted is not None)
+        aggregator.rule.check_trusted(trusted is not None)
         self._aggregator, self._history, self._strict, self._copy = aggregator, history, strict, copy
         points = open_points(reference=reference, trusted=trusted)
         self._max_bytes = max_bytes_like(points.get("reference"))

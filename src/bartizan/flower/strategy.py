@@ -114,8 +114,7 @@ class RobustStrategy(FedAvg):
         if not max_missed_rounds >= 1:
             raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         self._size_policy = SizePolicy(sizes, size_cap)
-        if isinstance(self.aggregator.rule, Rule):
-            self.aggregator.rule.check_trusted(trusted_fn is not None)
+        self.aggregator.rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
             check_adapters(self.aggregator, adapters, spill=spill)
         self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters

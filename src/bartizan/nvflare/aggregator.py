@@ -31,7 +31,6 @@ from bartizan.nvflare.job_record import write_record
 from bartizan.nvflare.running_job import RunningJob
 from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
 from bartizan.round import Round
-from bartizan.rules.base import Rule
 from bartizan.sources.adapters.adapter_round import AdapterRound, check_adapters
 from bartizan.sources.adapters.adapters import LoRA
 from bartizan.updates.column_pass import as_bytes
@@ -124,8 +123,7 @@ class RobustAggregator(ModelAggregator):
         if rule is None and rule_settings:
             raise TypeError(f"rule_settings are those of a rule by name: pass rule, or leave {rule_settings!r} out.")
         chosen = rule_of(rule, n_byzantine) if rule is None else registry.rule(rule, **known, **(rule_settings or {}))
-        if isinstance(chosen, Rule):
-            chosen.check_trusted(False)
+        chosen.check_trusted(False)
         # "auto" takes no settings
         named = sketch if sketch == "auto" and not sketch_settings else registry.sketch(sketch, **sketch_settings or {})
         self._aggregator = Aggregator(chosen, named)

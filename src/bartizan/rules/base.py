@@ -89,6 +89,10 @@ class Robust:
             message += f" With {n_clients} clients {advice}."
         raise TooFewClientsError(message)
 
+    def check_trusted(self, given: bool) -> None:
+        if self.needs_trusted and not given:
+            raise ValueError(f"{self!r} needs an update that the server trusts: pass trusted=...")
+
 
 @dataclass(frozen=True)
 class Bounded(Robust):
@@ -114,7 +118,7 @@ class CoordinateWise(Robust, ABC):
         return self.reduce(columns, sizes)
 
     def decide(self, geometry: Geometry) -> Decision:
-        """Return the decision that this rule reduces all clients."""
+        """Return the decision to reduce the coordinates of all clients; the weights are their shares of the data."""
         self.check(geometry.n_clients)
         return Decision(geometry.shares, geometry.history, CoordinateStage(self, geometry.sizes))
 
@@ -198,10 +202,6 @@ class Rule(Robust, ABC):
             wanted = f"{geometry.n_clients} weights, an array of floats, none negative or NaN, with a sum of at most 1"
             raise ValueError(f"{self!r} must give {wanted}; got {weights!r}.")
         return decision
-
-    def check_trusted(self, given: bool) -> None:
-        if self.needs_trusted and not given:
-            raise ValueError(f"{self!r} needs an update that the server trusts: pass trusted=...")
 
     @abstractmethod
     def weigh(self, geometry: Geometry) -> Floats | Decision:

@@ -82,8 +82,7 @@ class ShardedAggregator:
         ranks = RankGrid(groups_of(shard, placed) if group is None else [group])
 
         def read() -> tuple[Shard, ShardInfo]:
-            if isinstance(self.rule, Rule):
-                self.rule.check_trusted(trusted is not None)
+            self.rule.check_trusted(trusted is not None)
             points = {"reference": reference, "trusted": trusted}
             mine = Shard.of(shard, placed, offset, points, ranks.counts_replicated)
             if group is not None and mine.placements is not None:
