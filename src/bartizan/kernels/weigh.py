@@ -272,9 +272,10 @@ def _least_along(squares, along, length, shares, scale, a):
 
 
 @loop
-def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
-    """Run Weiszfeld's iteration, with a search along the line through its last two images.
+def weiszfeld(C, D, pivot, shares, tolerance, max_steps):
+    """Return the weights of the geometric median, and whether it was reached; `pivot` is a client near most others.
 
+    This is Weiszfeld's iteration, with a search along the line through its last two images.
     A step multiplies the error by a matrix of trace 1 and no negative eigenvalue, so at most one direction converges
     more slowly than by halves. The difference v of two images u soon points along it, and the least sum of distances
     there is found at z: where the iteration alone takes millions of steps, this takes ten. About the start, whose
@@ -355,16 +356,9 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
     return u, False
 
 
-def weiszfeld(
-    inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int
-) -> tuple[Floats, bool]:
-    """Return the weights of the geometric median, and whether it was reached; `pivot` is a client near most others."""
-    weights, reached = _weiszfeld(inner, D, pivot, shares, tolerance, max_steps)
-    return weights, bool(reached)
-
-
 @loop
-def _correntropy(C, start, shares, width, tolerance, max_steps):
+def correntropy(C, start, shares, width, tolerance, max_steps):
+    """Return the weights of the Gaussian kernel's fixed point from weights `start`, and whether it was reached."""
     M = len(shares)
     w, Cw, step, Cstep = start.copy(), np.empty(M), np.empty(M), np.empty(M)
     squares = np.empty(M)
@@ -385,14 +379,6 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
         if moved <= tolerance * width:
             return w, True
     return w, False
-
-
-def correntropy(
-    inner: Floats, start: Floats, shares: Floats, width: float, tolerance: float, max_steps: int
-) -> tuple[Floats, bool]:
-    """Return the weights of the Gaussian kernel's fixed point from weights `start`, and whether it was reached."""
-    weights, reached = _correntropy(inner, start, shares, width, tolerance, max_steps)
-    return weights, bool(reached)
 
 
 @part

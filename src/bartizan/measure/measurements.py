@@ -62,10 +62,6 @@ class Measurements:
         """The unit of all lengths: 1 but for tiny updates."""
         return 1.0 if self.scale is None else 1 / self.scale
 
-    @cached_property
-    def _rows(self) -> dict[int, int]:
-        return {client: row for row, client in enumerate(self.clients)}
-
     def __add__(self, other: Measurements) -> Measurements:
         """The measurements of the same clients in these columns and in those of the other."""
         return replace(
@@ -102,25 +98,24 @@ class Measurements:
         """The measurements of these clients, in this order, and of the trusted update."""
         if tuple(clients) == self.clients:
             return self
-        return self._take([self._rows[client] for client in clients])
-
-    def without(self, clients: Collection[int]) -> Measurements:
-        """The measurements of all but these clients."""
-        return self.of([client for client in self.clients if client not in clients])
-
-    def _take(self, rows: list[int]) -> Measurements:
+        row_of = {client: row for row, client in enumerate(self.clients)}
+        rows = [row_of[client] for client in clients]
         own = [*rows, len(self.clients)] if self.has_trusted else rows
         gram = self.gram
         if gram is not None:
             gram = gram[: len(own), : len(own)] if self.norms_only else gram[np.ix_(own, own)]
         return replace(
             self,
-            clients=tuple([self.clients[row] for row in rows]),
+            clients=tuple(clients),
             squared_norms=self.squared_norms[own],
             sketches=None if self.sketches is None else self.sketches[own],
             gram=gram,
             trusted_dots=None if self.trusted_dots is None else self.trusted_dots[own],
         )
+
+    def without(self, clients: Collection[int]) -> Measurements:
+        """The measurements of all but these clients."""
+        return self.of([client for client in self.clients if client not in clients])
 
     def on_host(self) -> Measurements:
         """The same with norms and Gram matrix in host memory, by one transfer from a GPU."""
