@@ -3,10 +3,10 @@
 import tomllib
 from functools import partial, reduce
 
+import tomli_w
 from hypothesis import strategies as st
 
 from bartizan import registry
-from bartizan.lab.config import toml
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError
 from fuzz.surfaces import COMPARED, RefusedError, documented, require, surface_of_calls
@@ -35,7 +35,7 @@ VALID = st.fixed_dictionaries(
 def _file(path, content):
     """Read an experiment from a file of these bytes, or of a table with these values."""
     try:
-        text = content if isinstance(content, bytes) else toml.document(content).encode("utf-8", "surrogatepass")
+        text = content if isinstance(content, bytes) else tomli_w.dumps(content).encode("utf-8", "surrogatepass")
     except (TypeError, AttributeError, RecursionError):  # TOML has no None, and no experiment nests so deeply
         raise RefusedError from None
     path.write_bytes(text)
@@ -61,13 +61,13 @@ def _valid(given):
 
 def _round_trip(one):
     """Require that an accepted experiment is the same after writing and reading it."""
-    again = Experiment.of(tomllib.loads(toml.document(one.as_dict())))
+    again = Experiment.of(tomllib.loads(one.to_toml()))
     require(again.as_dict() == one.as_dict(), "the experiment changed when it was written and read")
     require([run.id for run in again.runs()] == [run.id for run in one.runs()], "the ids of its runs changed")
     return COMPARED
 
 
 def surface(folder):
-    contents = files(toml.document(WHOLE).encode(), b'rounds = 3\n[rule]\nname = "mean"') | changed(WHOLE) | RENAMED
+    contents = files(tomli_w.dumps(WHOLE).encode(), b'rounds = 3\n[rule]\nname = "mean"') | changed(WHOLE) | RENAMED
     calls = {partial(_file, folder / "case.toml"): contents, _setting: SETTINGS, _valid: VALID}
     return surface_of_calls(st.one_of([drawn.map(partial(partial, call)) for call, drawn in calls.items()]))

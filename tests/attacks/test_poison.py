@@ -1,4 +1,4 @@
-"""What attackers train on: labels and pixels change as they should, nothing else does."""
+"""Data poisoning: labels and pixels change as they should, nothing else does."""
 
 from __future__ import annotations
 

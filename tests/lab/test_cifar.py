@@ -20,7 +20,7 @@ from places import KINDS, put
 
 
 def python2(labels, rows):
-    """What Python 2 wrote in 2009: protocol 2, strings without an encoding."""
+    """Return a pickle as Python 2 wrote it in 2009: protocol 2, strings without an encoding."""
 
     def string(data):
         return (b"U" + bytes([len(data)]) if len(data) < 256 else b"T" + struct.pack("<I", len(data))) + data

@@ -206,7 +206,7 @@ def test_what_is_sent_is_a_function_of_seed_and_round(work):
 
 @pytest.mark.parametrize("work", [Work(batch=8), Work(batch=8, work="steps", local=3)], ids=repr)
 def test_momentum_over_rounds_is_the_mean_of_a_clients_own_updates(work):
-    """By its definition, on the updates of clients without it; a client that is not asked keeps what it sent last."""
+    """Compare with the definition on updates without momentum; a client that takes no part keeps its last update."""
     model = models.build("cnn", 4, (1, 12, 12), "batch")
     flat = FlatLayout.of(model)
     weights, n, beta = flat.read(model), flat.n_parameters, 0.8

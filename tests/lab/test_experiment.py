@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,6 @@ import bartizan as bz
 from bartizan import attacks, cli
 from bartizan import registry as names
 from bartizan.lab import Experiment
-from bartizan.lab.config import toml
 from bartizan.lab.config.build_parts import rule_for
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.config.template import commented
@@ -63,7 +63,7 @@ def test_the_documentation_has_every_key_with_its_default():
         keys = content if isinstance(content, dict) else {"": content}
         for key, value in keys.items():
             assert f"`{section}.{key}`".replace(".`", "`") in page or (section, key) in SETTINGS
-            assert f"`{toml.value(value)}`" in page or (section, key) in SETTINGS
+            assert f"`{json.dumps(value)}`" in page or (section, key) in SETTINGS
 
 
 # Told beside the choice that they belong to.

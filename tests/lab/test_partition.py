@@ -88,7 +88,7 @@ def test_classes_are_divided_independently():
             for seed in range(400)
         ]
     )
-    # The correlation of 400 independent pairs lies within 5 / 20 but for odds below one in a million.
+    # The correlation of 400 independent pairs lies within 5 / 20 but for a probability below one in a million.
     assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.25
 
 
@@ -133,7 +133,7 @@ def test_a_large_beta_is_nearly_iid_and_a_small_one_nearly_one_class():
 def test_iid_parts_differ_by_one_in_size_and_hold_all_classes_alike():
     sizes = [len(part) for part in parts_of("iid", 7)]
     assert max(sizes) - min(sizes) <= 1
-    # 428 or 429 of 3000 drawn without replacement: standard deviation 6 a class; 5 of them, 70 cells: odds 1 in 25,000.
+    # 428 or 429 of 3000 drawn without replacement: standard deviation 6 per class; 5 of them in 70 cells: 1 in 25,000.
     assert np.all(np.abs(counts(parts_of("iid", 7), LABELS, 10) - 300 / 7) < 30)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bartizan._util.regular_files import NotRegularError, read_regular
 from bartizan._util.text import quoted, short
-from bartizan.lab.config import build_parts, toml
+from bartizan.lab.config import build_parts
 from bartizan.lab.config.choices import CHOICES, ChosenPart
 from bartizan.lab.config.keys import ConfigError, checked, key, refuse_unknown, shown
 from bartizan.lab.config.sections import (
@@ -141,7 +141,7 @@ class Experiment:
             name, equals, text = setting.partition("=")
             if not equals:
                 raise ConfigError(f"A setting is key=value, such as rule.name=krum; got {quoted(setting)}.")
-            value = toml.parsed(text.strip())
+            value = _parsed(text.strip())
             # An attack is called nan, and a name may be a number.
             changes[name.strip()] = text.strip() if name.strip() in _texts() and not isinstance(value, str) else value
         return self.changed(changes)
@@ -211,7 +211,12 @@ class Experiment:
         return whole
 
     def to_toml(self) -> str:
-        return toml.document(self.as_dict())
+        """Return the text of a file with all keys."""
+        try:
+            import tomli_w
+        except ModuleNotFoundError as missing:
+            raise ModuleNotFoundError("The laboratory needs tomli-w: pip install 'bartizan[lab]'") from missing
+        return tomli_w.dumps(self.as_dict())
 
     @property
     def id(self) -> str:
@@ -261,6 +266,19 @@ def _without_section(given: Mapping[str, Any]) -> dict[str, str]:
         for name in own:
             keys[name] = f"{keys[name]} or {section}.{name}" if name in keys else f"{section}.{name}"
     return keys
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of a text from the command line: TOML, or a word without quotes.
+
+    >>> _parsed("0.3"), _parsed("nnm >> krum"), _parsed("[1, 2]")
+    (0.3, 'nnm >> krum', [1, 2])
+    """
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # no TOML, or a whole number of too many digits
+        return text
+    return read["value"] if len(read) == 1 else text
 
 
 def _texts() -> set[str]:

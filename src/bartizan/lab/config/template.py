@@ -1,12 +1,12 @@
-"""A commented experiment.toml, written from the declarations of the keys."""
+"""A commented experiment.toml, written from the declarations of the keys; JSON's numbers and texts are TOML's."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from dataclasses import MISSING, fields
 from typing import Any
 
-from bartizan.lab.config import toml
 from bartizan.lab.config.choices import CHOICES, Choice
 from bartizan.lab.config.experiment import SECTIONS, Experiment
 from bartizan.registry import DEFAULT_RULE
@@ -45,7 +45,7 @@ def _keys(section: Any) -> list[str]:
         if one.metadata:
             values = one.metadata["one_of"] or one.metadata["registry"] or ()
             choices = f" ({', '.join(values)})" if values else ""
-            setting = f"{one.name} = {toml.value(getattr(section, one.name))}"
+            setting = f"{one.name} = {json.dumps(getattr(section, one.name))}"
             first, *others = textwrap.wrap(one.metadata["about"] + choices, WIDTH - COLUMN - 2)
             lines += [f"{setting:<{COLUMN}}# {first}", *(f"{'':<{COLUMN}}# {other}" for other in others)]
     return lines
@@ -53,12 +53,12 @@ def _keys(section: Any) -> list[str]:
 
 def _choice(choice: Choice, chosen: Any) -> list[str]:
     lines = [*_comment(choice.about, "# "), f"[{choice.section}]"]
-    lines += [f"{key} = {toml.value(value)}" for key, value in choice.as_dict(chosen).items()]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in choice.as_dict(chosen).items()]
     for registry in choice.registries:
         for name in registry.built_in:
             takes = registry.settings(name) if registry is not choice.registry else choice.settings(name)
             shown = [
-                key if value in (MISSING, None) else f"{key} = {toml.value(value)}" for key, value in takes.items()
+                key if value in (MISSING, None) else f"{key} = {json.dumps(value)}" for key, value in takes.items()
             ]
             lines += _comment(name + (f": {', '.join(shown)}" if shown else ""), "#   ")
     return lines

@@ -241,26 +241,35 @@ class Training:
     ) -> Tensor:
         """Return the updates of the attackers, one per row."""
         assert self.attack is not None
-        rng = reproducible.generator(self.experiment.seed, "attack", t)
         # An attacker knows the rule and the sketch, but neither the round's seed nor the server's own update.
-        known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator", "exact_weights"}}
-        given: dict[str, Any] = {"seed": round_seed(self.experiment.seed, "attacker", t), "history": self.history}
-        given |= {"sizes": self._sizes([*training, *attackers])}
-        if "exact_weights" in needs(self.attack):
-            assert isinstance(aggregator.rule, Rule)
-            known["exact_weights"] = lambda points: aggregator.rule(Geometry.of(points, **given))
-        if "aggregator" in needs(self.attack):
-            mean = honest.mean(dim=0)
-            given |= {"trusted": mean if aggregator.rule.needs_trusted else None, "reference": self.server.last}
+        rule, wanted, seed = aggregator.rule, needs(self.attack), self.experiment.seed
+        seeds = [round_seed(seed, "projection", u) for u in range(max(1, t - 4), t + 1)]
+        given: dict[str, Any] = {"seed": round_seed(seed, "attacker", t), "history": self.history}
+        given["sizes"] = self._sizes([*training, *attackers])
+        mean = honest.mean(dim=0)
 
-            def aggregate(sent: Tensor) -> Tensor:
-                try:
-                    update = self.aggregate(aggregator, self._weights_or_changes(sent), **given).update
-                except TooFewClientsError:
-                    update = mean  # a round that is refused does no harm
-                return self._weights_or_changes(update)
+        def aggregate(sent: Tensor) -> Tensor:
+            server = {"trusted": mean if rule.needs_trusted else None, "reference": self.server.last}
+            try:
+                update = self.aggregate(aggregator, self._weights_or_changes(sent), **given, **server).update
+            except TooFewClientsError:
+                update = mean  # a round that is refused does no harm
+            return self._weights_or_changes(update)
 
-            known["aggregator"] = aggregate
+        def exact_weights(points: Array) -> Array:
+            assert isinstance(rule, Rule)
+            return rule(Geometry.of(points, **given))
+
+        known = {
+            "aggregator": aggregate,
+            "exact_weights": exact_weights,
+            "sketch": self.sketch,
+            "leaked_seed": seeds[-1],
+            "past_seeds": tuple(seeds[:-1]),
+            "published": None if self.initial is None else self.initial - self.server.weights,
+        }
+        rng = reproducible.generator(seed, "attack", t)
+        known = {name: one for name, one in known.items() if name in wanted}
         sent: Tensor = self.attack(self._weights_or_changes(honest), len(attackers), rng, **known)
         return self._weights_or_changes(sent)
 
@@ -271,14 +280,6 @@ class Training:
         """
         on_changes = self.attack is not None and parameters.sees_changes(self.attack)
         return changes if self.experiment.clients.sends == "changes" or on_changes else self.server.weights - changes
-
-    def _known(self, name: str, t: int) -> Any:
-        """Return the value of an attack's parameter such as `past_seeds`, from the seed and the server's state."""
-        seeds = tuple(round_seed(self.experiment.seed, "projection", u) for u in range(max(1, t - 4), t + 1))
-        if name == "published":
-            assert self.initial is not None
-            return self.initial - self.server.weights
-        return {"sketch": self.sketch, "leaked_seed": seeds[-1], "past_seeds": seeds[:-1]}[name]
 
     def _sizes(self, who: list[int]) -> Array | None:
         return self.population.sizes[who] if self.experiment.server.by_size else None
