@@ -393,12 +393,6 @@ def test_a_client_who_is_not_there_can_not_be_mimicked():
         attacks.mimic(drawn(), 1, rng(), client=9)
 
 
-def test_attacks_that_know_the_rule_say_so():
-    needing = {name for name in attacks.ATTACKS if "aggregator" in attacks.needs(attacks.attack(name))}
-    assert needing == {"optimised-alie", "optimised-ipm", "optimised-null-space"}
-    assert not attacks.needs(attacks.attack("optimised-alie", aggregator=krum))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
 @pytest.mark.parametrize("name", attacks.ATTACKS)

@@ -100,9 +100,8 @@ class Experiment:
 
         A run folder may come from anyone, so no code that it names is imported.
         """
-        parts = [(section, "name", [registry]) for section, registry in NAMED_SECTIONS.items()]
-        parts += [(section, one.key, one.registries) for section, one in CHOICES.items()]
-        for section, word, registries in parts:
+        named = [(section, "name", [registry]) for section, registry in NAMED_SECTIONS.items()]
+        for section, word, registries in named + [(one.section, one.key, one.registries) for one in CHOICES.values()]:
             content = given.get(section, {})
             names = str(content.get(word, "")).split(">>") if isinstance(content, Mapping) else []
             if any(name.strip() and not any(one.is_built_in(name) for one in registries) for name in names):
