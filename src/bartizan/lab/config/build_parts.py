@@ -32,6 +32,7 @@ def check(experiment: Experiment) -> None:
     rule = _in_section("rule", lambda: rule_for(experiment.rule, m, min(experiment.clients.n_byzantine, m))[0])
     sketch = _in_section("sketch", lambda: sketch_of(experiment))
     attacker = _in_section("attack", lambda: attack_of(experiment.attack))
+    known = needs(attacker) if callable(attacker) else frozenset()
     if experiment.model.adapters:
         if why := refusal_of(rule):
             given = {"name": experiment.rule.name, **experiment.rule.settings}
@@ -39,18 +40,23 @@ def check(experiment: Experiment) -> None:
             another = "take a rule that only weighs the clients, such as 'nnm >> geometric-median'"
             remedy = another if key == "name" else "leave it out"
             raise ConfigError(f"rule.{key} = {shown(given[key])} {why}: {remedy}.")
+        products = "and model.adapters compares products of factors: take"
         if not isinstance(sketch, (Exact, TwoSided)):
             raise ConfigError(
-                f"sketch.name = {experiment.sketch.name!r} projects vectors, and model.adapters compares products of "
-                "factors: take 'exact' or 'rotated'."
+                f"sketch.name = {experiment.sketch.name!r} projects vectors, {products} 'exact' or 'rotated'."
             )
-        if callable(attacker) and "sketch" in needs(attacker):
+        if "sketch" in known:
             raise ConfigError(
-                f"attack.name = {experiment.attack.name!r} aims at projected vectors, and model.adapters compares "
-                "products of factors: take another attack."
+                f"attack.name = {experiment.attack.name!r} aims at projected vectors, {products} another attack."
             )
-    if callable(attacker) and "exact_weights" in needs(attacker):
-        _refuse_unweighted(experiment, rule)
+    if "exact_weights" in known:  # tries the rule on the geometry of the clients alone
+        weighs = isinstance(rule, Rule) and not rule.ends_coordinate_wise() and not rule.needs_trusted
+        if not weighs or experiment.rule.name == "centered-clipping" or experiment.model.adapters:
+            raise ConfigError(
+                f"attack.name = {experiment.attack.name!r} needs a rule that weighs the clients by their distances "
+                f"alone, and a model without adapters; got rule.name = {experiment.rule.name!r}. "
+                "Take another rule or attack."
+            )
     if isinstance(rule, CoordinateWise) and experiment.sketch.name != "exact":
         raise ConfigError(
             f"rule.name = {experiment.rule.name!r} judges each coordinate by itself, and a projection mixes them: "
@@ -69,16 +75,6 @@ def check(experiment: Experiment) -> None:
         _in_section("data", lambda: DATASETS.find(experiment.data.name))
     if experiment.model.name not in MODELS.built_in:  # those would import torch
         _in_section("model", lambda: MODELS.find(experiment.model.name))
-
-
-def _refuse_unweighted(experiment: Experiment, rule: Rule | CoordinateWise) -> None:
-    """Refuse an attack that tries the rule on the geometry of the clients alone, where that does not give weights."""
-    weighs = isinstance(rule, Rule) and not rule.ends_coordinate_wise() and not rule.needs_trusted
-    if not weighs or experiment.rule.name == "centered-clipping" or experiment.model.adapters:
-        raise ConfigError(
-            f"attack.name = {experiment.attack.name!r} needs a rule that weighs the clients by their distances alone, "
-            f"and a model without adapters; got rule.name = {experiment.rule.name!r}. Take another rule or attack."
-        )
 
 
 def sketch_of(experiment: Experiment) -> Sketch:
