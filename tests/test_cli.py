@@ -28,7 +28,7 @@ def command(*arguments, code="from bartizan_start import main; raise SystemExit(
 @pytest.mark.parametrize(
     ("arguments", "usage", "message"),
     [
-        (["warmup", "--devcie", "cpu"], "usage: bartizan warmup", "unknown option --devcie. Did you mean --device?"),
+        (["warmup", "--devcie", "cpu"], "usage: bartizan warmup", "arguments: --devcie cpu. Did you mean --device?"),
         (["run", "--fersh"], "usage: bartizan run", "Did you mean --fresh?"),
         (["demo", "--worker=2", "--ruls=mean"], "usage: bartizan demo", "Did you mean --rules?"),
         (["demo", "aggregation", "--cliens", "3"], "usage: bartizan demo aggregation", "Did you mean --clients?"),

@@ -41,23 +41,14 @@ class Parser(argparse.ArgumentParser):
     """A parser whose subcommands show their own usage, and the nearest option for an unknown one."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        args = sys.argv[1:] if args is None else list(args)
-        if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
-            self._refuse_unknown(args)  # before a missing argument is complained of
         parsed, rest = super().parse_known_args(args, namespace)
-        self._refuse_unknown(rest)
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(map(without_secrets, rest))}")
+            hint = did_you_mean(rest[0].partition("=")[0], self._option_string_actions, str)
+            self.error(f"unrecognized arguments: {' '.join(map(without_secrets, rest))}.{hint}")
         return parsed, rest
 
     def error(self, message: str) -> NoReturn:
         super().error(without_addresses_secrets(message))
-
-    def _refuse_unknown(self, words: list[str]) -> None:
-        for word in words[: words.index("--")] if "--" in words else words:
-            option = word.partition("=")[0]
-            if option.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
-                self.error(f"unknown option {option}.{did_you_mean(option, self._option_string_actions, str)}")
 
 
 def main(

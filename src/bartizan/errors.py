@@ -81,19 +81,19 @@ class TooFewClientsError(ValueError):
 
 
 def nobody_left(n_quarantined: int, n_failed: int = 0) -> str:
-    """Why a round without a usable update is refused, with counts."""
+    """Return the reason to refuse a round without a usable update."""
     n_out = n_quarantined + n_failed
     counts = f"{n_quarantined} quarantined, {n_failed} failed"
     return f"{n_out} of {n_out} clients are out ({counts}): there is no usable update."
 
 
 def server_problem(wrong: Exception) -> str:
-    """Return a sentence for logs and records on an error of the server in a round."""
-    return short(f"the server raised {type(wrong).__name__}: {wrong}")
+    """Return a sentence for logs and records on an error of the server in a round, such as a full disk."""
+    return short(wrong if isinstance(wrong, OSError) else f"the server raised {type(wrong).__name__}: {wrong}")
 
 
 def _grouped(reasons: Mapping[Any, str], most: int = 10, longest: int = 1500) -> str:
-    """Clients by reason, in at most about `longest` characters."""
+    """Return clients by reason, in at most about `longest` characters."""
     clients: dict[str, list[Any]] = {}
     for client, reason in reasons.items():
         clients.setdefault(reason, []).append(client)

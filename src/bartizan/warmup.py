@@ -13,7 +13,7 @@ from bartizan.rules import MCA, Bulyan, FLTrust, GeometricMedian, Krum
 from bartizan.rules.coordinatewise import Median
 from bartizan.rules.preaggregators import NNM
 
-MANY_CLIENTS = 300  # for which other kernels compute the weights than for few
+LARGE_ROUND = 300  # clients, for which other kernels compute the weights than for a few
 
 
 def warm_up(device: str = "cpu") -> float:
@@ -23,7 +23,7 @@ def warm_up(device: str = "cpu") -> float:
     such as "cuda" compiles those for tensors there.
     """
     before = compile_seconds()
-    x = np.random.default_rng(0).normal(size=(MANY_CLIENTS, 64))
+    x = np.random.default_rng(0).normal(size=(LARGE_ROUND, 64))
     for dtype in (np.float32, np.float64):
         few, many = _placed(x[:12].astype(dtype), device), _placed(x.astype(dtype), device)
         for reference in (None, few[0]):

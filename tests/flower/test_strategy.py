@@ -346,7 +346,7 @@ def test_a_spill_without_room_costs_a_node_its_reply_or_the_round(tmp_path, monk
         patch.setattr(spill.tempfile, "TemporaryFile", full)
         _, result = run(honest(), rounds=2, spill=tmp_path, folder=tmp_path / "run")
     assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1]
-    assert "no room to keep replies" in results.read(tmp_path / "run").rounds[1]["note"]
+    assert "No space left on device" in results.read(tmp_path / "run").rounds[1]["note"]
 
 
 def test_a_strategy_that_is_started_again_begins_anew():

@@ -20,7 +20,7 @@ MIN_WAIT_S, MAX_WAIT_S = 0.05, 2.0  # between two requests
 MIN_GRACE_S = 10.0
 """For a reply that waited behind others at the round's end; a tenth of the timeout if that is more."""
 NETWORK_LIBRARIES = ("httpx", "httpcore", "grpc")
-TRIES = 3  # requests for a reply whose connection breaks while the SuperLink answers other requests
+MAX_TRIES = 3  # requests for a reply whose connection breaks while the SuperLink answers other requests
 UNKNOWN = 0  # Flower's code for an unknown error
 log = logging.getLogger("flwr")
 
@@ -134,7 +134,7 @@ class StreamingGrid(WrappedGrid):
         # SuperLink fails on them. The SuperLink itself may be the cause, too, so the node is absent, not quarantined.
         self._tries[key] = self._tries.get(key, 0) + 1
         refused = getattr(getattr(broken, "response", None), "status_code", 0) >= 400
-        if refused or self._tries[key] >= TRIES:
+        if refused or self._tries[key] >= MAX_TRIES:
             return _failed(f"the SuperLink does not deliver its reply: {reason}", question)
         return None
 

@@ -50,7 +50,7 @@ class Saved:
     history: tuple[float, ...] = ()
     reputation: Reputation = field(default_factory=Reputation)
     settings: Mapping[str, str] = field(default_factory=dict)
-    """How the run aggregates, which must not change between its rounds."""
+    """The rule, sketch and sizes, which must not change between its rounds."""
     arrays: Mapping[str, FlowerArray] = field(default_factory=dict)
     """The model, as Flower sends it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import time
@@ -304,8 +303,7 @@ class RobustStrategy(FedAvg):
         try:
             opened = self._opened(server_round, model)
         except Exception as wrong:  # of the app's trusted_fn, or of `spill`
-            full = isinstance(wrong, OSError) and wrong.errno in (errno.ENOSPC, errno.EDQUOT)
-            outcome.refused = f"there is no room to keep replies in {self.spill}." if full else server_problem(wrong)
+            outcome.refused = server_problem(wrong)
             return
         with opened:
             seen: set[int] = set()
@@ -347,7 +345,7 @@ class RobustStrategy(FedAvg):
         try:
             quarantined = opened.add(update, node, size)
         except Exception as wrong:  # no room in `spill`, no memory: the node counts as failed, and the round goes on
-            opened.fail(node, short(wrong) if isinstance(wrong, OSError) else server_problem(wrong))
+            opened.fail(node, server_problem(wrong))
             return
         if self.sizes is not None:
             outcome.sizes[node] = size

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, FLMetaKey
 from nvflare.apis.fl_context import FLContext
@@ -147,8 +145,6 @@ class RobustAggregator(ModelAggregator):
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN and self._job.on_a_site(fl_ctx):
             self.system_panic(ON_A_SITE, fl_ctx)
-        elif event_type == EventType.START_RUN:
-            load_kernels(self._aggregator if self._lora is None else Aggregator(self._aggregator.rule))
         elif event_type == AppEventType.BEFORE_TRAIN_TASK:
             if self._job.attach(self, fl_ctx) and self._round.model is None:
                 sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
@@ -200,7 +196,7 @@ class RobustAggregator(ModelAggregator):
         try:
             reason = self._opened(now, kind).add(update, site, size)
         except Exception as wrong:  # no room in `spill`, no memory: the site has failed, and the round goes on
-            now.failed[site] = short(wrong) if isinstance(wrong, OSError) else server_problem(wrong)
+            now.failed[site] = server_problem(wrong)
             return False
         if self.sizes is not None:
             now.sizes[site] = size
@@ -286,16 +282,6 @@ class RobustAggregator(ModelAggregator):
                 write_record(Path(folder), settings, self._rounds, self.reputation)
             except OSError as full:
                 self.error(f"The record of the rounds can't be written: {full}")
-
-
-def load_kernels(aggregator: Aggregator) -> None:
-    """Run a small round, so that no site waits while the server compiles kernels."""
-    n_clients = 4 * (aggregator.rule.max_byzantine() or 1) + 3
-    updates = np.random.default_rng(0).normal(size=(n_clients, 64)).astype(np.float32)
-    with suppress(Exception), aggregator.round(reference=updates[0]) as opened:
-        for client, update in enumerate(updates):
-            opened.add(update, client)
-        opened.close()
 
 
 def mapped_or_unreadable(params: Any, sent: Any) -> Any:
