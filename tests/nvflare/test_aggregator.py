@@ -280,15 +280,6 @@ def test_the_first_result_of_a_site_counts_and_a_late_one_does_not():
     assert aggregator.aggregate_model().params["w"][0] == 2
 
 
-@pytest.mark.parametrize("sketch", ["auto", "rotated", "gaussian", "achlioptas", "exact"])
-def test_any_sketch_by_its_name(sketch):
-    settings = {} if sketch in ("auto", "exact") else {"k": 64}
-    aggregator = RobustAggregator("krum", 1, sketch, sketch_settings=settings)
-    for i, site in enumerate("abcde"):
-        accept(aggregator, site, given(1e6 if site == "a" else 1 + i / 100))
-    assert aggregator.aggregate_model().params["w"][0] < 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
