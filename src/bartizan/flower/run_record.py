@@ -59,10 +59,7 @@ class RunRecord:
         try:
             recorded = records.read(self.folder)
         except FileNotFoundError:
-            if saved.round:
-                why = f"{self.folder} has a {saved_state.NAME} but no {records.NAME}. {ADVICE}"
-                raise CorruptFileError(why) from None
-            return saved
+            recorded = records.Recorded(self.folder, {})
         n_rounds = len(recorded.rounds)
         if n_rounds < saved.round:
             raise CorruptFileError(
