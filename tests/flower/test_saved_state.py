@@ -161,7 +161,7 @@ def test_a_round_that_the_record_does_not_have_is_an_error_also_if_the_run_seems
     ):
         run(nodes, rounds=rounds, folder=tmp_path)
     (tmp_path / results.NAME).unlink()
-    with pytest.raises(results.CorruptFileError, match="results.jsonl .* 0 rounds"):
+    with pytest.raises(results.CorruptFileError, match=r"results\.jsonl .* 0 rounds"):
         run(nodes, rounds=rounds, folder=tmp_path)
 
 
