@@ -24,6 +24,7 @@ from fuzz import page
 from fuzz.surfaces import SURFACES, build, missing
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+AGGREGATING = {"aggregate", "round", "sizes", "server-faults", "weightless"}
 THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SECONDS_BEYOND = 600.0
 """Time that a process may take beyond its own, for compiling, warming up and shrinking, before it counts as hanging."""
@@ -74,7 +75,7 @@ def show(name, failures):
 
 def campaign(names, options, folder):
     """Run the surfaces, so many at a time, each for its share of the time, and return the figures."""
-    if {"aggregate", "round"} & set(names):  # once, and not in every process
+    if AGGREGATING & set(names):  # once, and not in every process
         print("Compiling the kernels ...", file=sys.stderr, flush=True)
         import_module("fuzz.aggregate").warm()
     begin, found = time.monotonic(), {}

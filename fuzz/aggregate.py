@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,18 +28,11 @@ from fuzz.updates.malformed import BAD, EITHER
 from fuzz.values import pick, rarely
 
 SKETCHES = (bz.Exact(), bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=16))
-ARGUMENTS = ["updates", "rule", "sizes", "seed", "reference", "trusted", "history", "out", "memory", "sketch"]
-JUNK = [None, -1, 0, "x", 1.5, [], [1, 2], float("nan"), {}, object(), True, 2**200, b"", np.zeros(3), len]
 
 
 @st.composite
 def calls(draw):
-    """Draw a call with its comparison; one in 24 has a wrong argument of the caller."""
-    if draw(rarely(24)):
-        name = pick(draw, ARGUMENTS)
-        return partial(
-            wrong_argument, draw(clients(most=4)), name, pick(draw, JUNK), pick(draw, [bz.Mean(), bz.Krum(0)])
-        )
+    """Draw a call with its comparison."""
     sent = draw(matrix() if draw(rarely(6)) else clients())
     sizes = 1.0 + np.arange(len(sent.x)) % 3 if draw(rarely(4)) else np.ones(len(sent.x))
     rule, seen, settings = judged(draw, sent, sizes, SKETCHES)
@@ -132,15 +126,6 @@ def _array(one):
     return np.asarray(one).astype(np.float64)
 
 
-def wrong_argument(sent, name, junk, rule):
-    """Require that a wrong argument of the caller raises TypeError or ValueError, or is accepted."""
-    settings = {"updates": sent.sent, "rule": rule, "sizes": None, "seed": 1, name: junk}
-    # Objects that the caller passes may raise any error: only clients are untrusted.
-    with documented(TypeError, ValueError):
-        bz.aggregate(settings.pop("updates"), settings.pop("rule"), **settings)
-    return ACCEPTED
-
-
 def entered(entry, updates, aggregator, spill=None, sizes=None, **server):
     """Aggregate by one call, of a list or by ids, or by a round that may spill."""
     if entry in ("call", "by id"):
@@ -154,18 +139,21 @@ def entered(entry, updates, aggregator, spill=None, sizes=None, **server):
 
 
 def warm():
-    """Compile every rule with every sketch on rows of every dtype."""
+    """Compile every rule with every sketch on rows of every dtype, so that no case is timed with compilation.
+
+    Numba keeps the kernels on disk: once is enough for all processes.
+    """
     x = POOL[:1100].reshape(11, 100)
-    for dtype in DTYPES:
+    for dtype, sketch in product(DTYPES, set(SKETCHES)):
         own = [leaf(row, "array", dtype) for row in stored(x, dtype)]
-        for sketch in set(SKETCHES):
-            for rule in [make(2) for make in RULES.values()]:
-                if isinstance(rule, bz.coordinatewise.CoordinateWise) and sketch != bz.Exact():
-                    continue
-                trusted = own[1] if rule.needs_trusted else None
-                for reference in (None, own[0]):
-                    bz.aggregate(own, rule, sketch=sketch, trusted=trusted, reference=reference)
+        entered("round", own, bz.Aggregator(bz.Krum(1), sketch))
+        for rule in [make(2) for make in RULES.values()]:
+            if isinstance(rule, bz.coordinatewise.CoordinateWise) and sketch != bz.Exact():
+                continue
+            trusted = own[1] if rule.needs_trusted else None
+            for reference in (None, own[0]):
+                bz.aggregate(own, rule, sketch=sketch, trusted=trusted, reference=reference)
 
 
 def surface(folder):
-    return surface_of_calls(calls(), warm)
+    return surface_of_calls(calls())

@@ -200,7 +200,6 @@ def main():
             for module in (*packages, f"fuzz.{SURFACES[options.name].build.partition(':')[0]}"):
                 import_module(module)
     surface = build(options.name, options.out.with_suffix(""))
-    surface.warm()
     Monitor(options.name, surface).search(options.seed, max_examples=50)  # imports and compiles
     monitor = Monitor(options.name, surface, options.out)
     _limit_memory()

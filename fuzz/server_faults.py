@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import bartizan as bz
 from bartizan.errors import ServerResourceError
-from fuzz.aggregate import entered, warm
+from fuzz.aggregate import entered
 from fuzz.surfaces import COMPARED, RefusedError, Surface, require
 
 P = 7
@@ -91,4 +91,4 @@ def check(folder, rule, kinds, entry, descriptors, file_size):
 
 
 def surface(folder):
-    return Surface(partial(check, folder), CASES, warm)
+    return Surface(partial(check, folder), CASES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.judge.client_reports import SizePolicy
-from fuzz.aggregate import entered, warm
+from fuzz.aggregate import entered
 from fuzz.rules import MAKERS, enough
 from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, require
 
@@ -82,4 +82,4 @@ def _taken(claims):
 
 
 def surface(folder):
-    return Surface(check, CASES, warm)
+    return Surface(check, CASES)

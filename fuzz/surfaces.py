@@ -27,13 +27,11 @@ class Surface:
     check: Callable[..., str]
     cases: Mapping[str, Any]
     """A Hypothesis strategy for each argument."""
-    warm: Callable[[], None] = lambda: None
-    """Compiles the kernels that any case may need, so that no case is timed with compilation."""
 
 
-def surface_of_calls(calls, warm=lambda: None):
+def surface_of_calls(calls):
     """Return the surface whose cases are functions without arguments, drawn with all that they need."""
-    return Surface(lambda call: call(), {"call": calls}, warm)
+    return Surface(lambda call: call(), {"call": calls})
 
 
 @dataclass(frozen=True)

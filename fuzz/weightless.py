@@ -11,7 +11,7 @@ import bartizan as bz
 from bartizan import lora
 from bartizan.sources.adapters.adapters import Configured
 from fuzz.adapters import small_adapter
-from fuzz.aggregate import entered, warm
+from fuzz.aggregate import entered
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, require
 from fuzz.updates.clients import LAYOUTS, POOL, leaf, pack, stored
 from fuzz.values import rebuilt
@@ -150,7 +150,7 @@ def check_adapters(rule, sketch, seed, named_alpha, refer, which, rank, ranks, d
 
 
 def containers(folder):
-    return Surface(partial(check, folder), CASES, warm)
+    return Surface(partial(check, folder), CASES)
 
 
 def adapters(folder):

@@ -65,17 +65,16 @@ def plan(
 ) -> list[Job]:
     """Return the runs in their order: all cells with one seed before any with the next.
 
-    Cells that can't be run with `sketch` keep their own if others can; where none can, that is an error.
+    `sketch` is for the cells that can be run with it; the others keep their own.
     """
     jobs: dict[str, Job] = {}
-    able = any(sketch in sketches_of(cell) for cell in cells)
     for seed in range(seeds):
         for cell in cells:
             one = experiment(
                 cell,
                 seed=seed,
                 rounds=rounds,
-                sketch=sketch if cell.pdr and (sketch in sketches_of(cell) or not able) else None,
+                sketch=sketch if sketch in sketches_of(cell) else None,
                 protocol=protocol,
                 data=data,
                 device=device,

@@ -137,17 +137,11 @@ def test_the_ablations_cells_each_run_behind_their_base(filters):
     assert all(cell.pdr for cell in paper.picked("cifar10", "pdr=1"))
 
 
-def test_a_sketch_is_for_the_tables_that_can_take_it_and_refused_where_none_can(capsys):
+def test_a_sketch_is_for_the_cells_that_can_take_it(capsys):
     asked = ["--sketch", "rotated", "--dry-run", "--cells", "rule=krum,attack=gaussian,b=0.1,beta=0.6"]
     assert main(["paper", "run", "cifar10", *asked]) == 0
-    said = capsys.readouterr()
-    kinds = [line.split()[5] for line in said.out.splitlines()]
+    kinds = [line.split()[5] for line in capsys.readouterr().out.splitlines()]
     assert (kinds.count("exact"), kinds.count("rotated"), kinds.count("achlioptas")) == (1, 1, 9)
-    assert "cifar10-ks is run with achlioptas" in said.err
-    assert main(["paper", "run", "cifar10-0.6", *asked]) == 0
-    assert capsys.readouterr().err == ""
-    assert main(["paper", "run", "cifar10-ks", *asked]) == 2
-    assert "varies s, which only achlioptas has" in capsys.readouterr().err
 
 
 def test_all_cells_run_with_one_seed_before_any_with_the_next_and_none_twice():
