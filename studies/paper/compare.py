@@ -12,8 +12,6 @@ from typing import Any, Self
 
 from scipy.stats import spearmanr
 
-from bartizan import records
-from bartizan._util.text import text
 from studies.estimates import interval
 from studies.paper import kept_runs
 from studies.paper.cells import ABLATION, STRESS, PaperCell, PaperValue, bases, cells, stress_cells
@@ -141,7 +139,7 @@ def compare(where: Path) -> Comparison:
     letters: dict[str, str] = {}
     unread: list[str] = []
     others = 0
-    for one in _runs(where, unread):
+    for one in kept_runs.read(where) if where.is_file() else kept_runs.summaries(where, unread):
         setting, protocol = split_config(one.config, one.images, one.first_weights)
         if setting not in positions():
             others += 1
@@ -156,17 +154,6 @@ def compare(where: Path) -> Comparison:
         )
     protocols = {letter: json.loads(protocol) for protocol, letter in letters.items()}
     return Comparison(list(_rows(found, protocols)), protocols, others, unread)
-
-
-def _runs(where: Path, unread: list[str]) -> Iterator[RunSummary]:
-    if where.is_file():
-        yield from kept_runs.read(where)
-        return
-    for path in records.find(where):
-        try:
-            yield RunSummary.of(records.read(path))
-        except (ValueError, OSError) as wrong:
-            unread.append(text(wrong))
 
 
 def _rows(found: Found, protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[CellComparison]:

@@ -6,7 +6,7 @@ The file has one line a run and nothing by client, so that a repository can hold
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -175,15 +175,7 @@ def keep(folder: Path, file: Path, commit: str | None = None) -> KeepResult:
     lines = read(file) if file.exists() else []
     before = {one.identity: one for one in lines}
     held, unfinished, others, unread = dict(before), 0, 0, list[str]()
-    paths = records.find(folder)
-    if not paths:
-        raise ValueError(f"{folder} holds no run; `python -m studies paper run TABLE --out DIR` makes some.")
-    for path in paths:
-        try:
-            one = RunSummary.of(records.read(path), commit)
-        except (ValueError, OSError) as wrong:
-            unread.append(text(wrong))
-            continue
+    for one in summaries(folder, unread, commit):
         if one.identity[0] not in positions():
             others += 1
         elif one.converged is None:
@@ -196,6 +188,18 @@ def keep(folder: Path, file: Path, commit: str | None = None) -> KeepResult:
     if new or changed or len(lines) > len(before):  # a run that was in the file twice is there once now
         write(file, held.values())
     return KeepResult(len(held), new, changed, unfinished, others, tuple(unread))
+
+
+def summaries(folder: Path, unread: list[str], commit: str | None = None) -> Iterator[RunSummary]:
+    """Yield the summaries of the runs in a folder; why one can't be read is added to `unread`."""
+    paths = records.find(folder)
+    if not paths:
+        raise ValueError(f"{folder} holds no run; `python -m studies paper run TABLE --out DIR` makes some.")
+    for path in paths:
+        try:
+            yield RunSummary.of(records.read(path), commit)
+        except (ValueError, OSError) as wrong:
+            unread.append(text(wrong))
 
 
 def write(file: Path, runs: Iterable[RunSummary]) -> None:

@@ -17,9 +17,8 @@ from studies.options import command, count_from_0
 from studies.rules_by_name import most_accepted
 from studies.speed import measure, other_libraries, torch_baselines
 from studies.speed.engines import Bartizan, Engine, rule_of
-from studies.speed.printed_rows import RowPrinter
 from studies.speed.problem import Problem
-from studies.speed.speed_rows import load
+from studies.speed.speed_rows import RowPrinter, load
 
 LIBRARIES = (other_libraries.ByzFL, other_libraries.ByzFLNumPy, other_libraries.ByzPy, other_libraries.Flower)
 PEERS: dict[str, type[Engine]] = {
