@@ -123,7 +123,7 @@ def odds(*, seeds: int = 20_000, held_out_seeds: int = 15_000, out: Path | None 
 
     The last four lines have vectors and seeds that the range of `Rotated` was not chosen by.
     """
-    print(f"{ranges_table()}\n\nBoth at odds {PROBABILITY_OF_ERROR:g}; the second sketch is {RECHECK_SKETCH!r}.\n")
+    print(f"{ranges_table()}\n\nBoth err with {PROBABILITY_OF_ERROR:g}; the second sketch is {RECHECK_SKETCH!r}.\n")
     k, p = 64, 512
     cases = [(bz.Rotated(k), 32), (bz.Rotated(k, mixing=8), 8), (bz.Gaussian(16), 8), (bz.Achlioptas(k, s=4), 8)]
     rows = count_exits([(sketch, vectors(k, n, p)) for sketch, n in cases], range(seeds))
@@ -137,7 +137,7 @@ def odds(*, seeds: int = 20_000, held_out_seeds: int = 15_000, out: Path | None 
 
 
 def count_exits(cases, seeds: Sequence[int], wanted: float = 1e-3) -> list[dict[str, Any]]:
-    """Return how many seeds take the worst vector's squared norm below and above the range of these odds."""
+    """Return how many seeds take the worst vector's squared norm below and above the range of this probability."""
     rows, allowed = [], round(wanted * len(seeds))
     for sketch, x in cases:
         ratios, lengths = np.empty((len(seeds), len(x))), (x**2).sum(axis=1)

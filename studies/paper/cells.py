@@ -21,7 +21,7 @@ STRESS_ATTACKS, STRESS_SIZES = ("lie", "alie", "ipm", "min-max"), (4096, 1024, 2
 BAD_SIZE = 16
 """The k of that table's cells with `bad-unsigned-sum`, which keeps no distances: there PDR must differ from base."""
 KEYS = ("data", "beta", "b", "attack", "rule", "pdr", "k", "s")
-"""What `--cells` filters by."""
+"""The keys of `--cells`."""
 
 
 @dataclass(frozen=True)

@@ -224,9 +224,9 @@ class Summary:
     worst: CellComparison | None
     """The cell where PDR loses most, converged or not."""
     same_end: int
-    """How many distinct pairs have a base and a PDR that both converge, or both do not."""
+    """Number of distinct pairs whose base and PDR both converge, or both do not."""
     speedups: list[float]
-    """Of all cells: runs with equal accuracies still have times of their own."""
+    """Speed-ups of all cells: runs with equal accuracies still have times of their own."""
 
     @classmethod
     def of(cls, rows: Iterable[CellComparison]) -> Self:

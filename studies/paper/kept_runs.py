@@ -39,13 +39,13 @@ class RunSummary:
     accuracy: tuple[tuple[int, float], ...]
     """(round, accuracy on the test set) of every evaluated round."""
     seconds: dict[str, float | None]
-    """Of the median round: server, its steps, train, and one read of the updates. Of the whole run: run."""
+    """Seconds of the median round (server, its steps, train, one read of the updates) and of the whole run (run)."""
     on_attackers: float | None
     """The weight on Byzantine clients, mean over the rounds; None where it is unknown who is Byzantine."""
     moved: float | None
     """The part of the weight that the projection gave to other clients than the exact rule, mean over the rounds."""
     images: int | None
-    """How many all clients hold together."""
+    """Number of images that all clients hold together."""
     data: str | None
     ratio: dict[str, Any] | None
     dim: int | None

@@ -60,7 +60,7 @@ class AggregationCase(simulation.Setting):
     calibrated: bool
     sketch: str = "rotated"
     tries: int = simulation.TRIES
-    """Of the attacks that search: the result depends on it."""
+    """Search budget of the optimised attacks, on which the result depends."""
 
 
 Results = Sequence[tuple[AggregationCase, simulation.Result]]

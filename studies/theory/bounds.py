@@ -22,7 +22,7 @@ def inflation(eps: float) -> float:
 
 
 def span_kept(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
-    r"""Return the least part of a squared length in the clients' span that a Gaussian matrix keeps, but for odds delta.
+    r"""Return the least part of a squared length in the span that a Gaussian matrix keeps with probability 1 - delta.
 
     .. math:: \theta = (1 - a)^2, \quad a = \sqrt{M/k} + \sqrt{2 \ln(T/\delta) / k}
 

@@ -26,7 +26,7 @@ M, DIM, K = 50, 4096, 2048
 NOISY = 512  # coordinates of the noise
 LENGTHS = (0.0, 3.0, 10.0, 30.0)  # of the common gradients that c is measured on; a training begins at 26 or 5
 RULES = ("krum", "bulyan", "geometric-median", "mca")
-FEWER = ("sign-flip", "foe", "alie", "ipm", "min-max", "min-sum")
+SIX_ATTACKS = ("sign-flip", "foe", "alie", "ipm", "min-max", "min-sum")
 HORIZONS = (16, 32, 64, 128)
 LONG_HORIZON = 4 * HORIZONS[-1]
 
@@ -93,7 +93,7 @@ class TrainingCase(simulation.Setting):
     k: int = K
     noisy: int = NOISY
     tries: int = simulation.TRIES
-    """Of the attacks that search: the result depends on it."""
+    """Search budget of the optimised attacks, on which the result depends."""
 
     @property
     def eps(self) -> float:
@@ -113,11 +113,11 @@ Results = Sequence[tuple[TrainingCase, simulation.Result]]
 
 
 def cases() -> list[TrainingCase]:
-    """Return all attacks at b = 0.3 (searches on one problem), `FEWER` at 0.1, none at 0, and horizons for the rate."""
+    """Return all attacks at b = 0.3 (searches on one problem), six at 0.1, none at 0, and horizons for the rate."""
     rounds, seeds = 20, 2
     attacks = {
         0.0: ("none",),
-        0.1: FEWER,
+        0.1: SIX_ATTACKS,
         0.3: simulation.ATTACKS,
     }
     found = [

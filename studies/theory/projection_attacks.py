@@ -32,7 +32,7 @@ RULES = ("krum", "multi-krum", "geometric-median", "mca")
 ATTACKS = tuple(name for name in attacks.ATTACKS.built_in if "sketch" in needs(attacks.attack(name)))
 LEAKED, FRESH, NO_SKETCH = "leaked", "fresh", "no sketch"
 LENGTHS = (10.0, 0.5)
-"""Of the common gradient: above the noise, and below it."""
+"""Lengths of the common gradient, above the noise and below it."""
 SERVERS = {"exact": "exact", "unchecked": "projected, no checks", "checked": "projected, checks"}
 SMALLEST = 1e-4  # parts of a bound below it are drawn as this
 
@@ -51,7 +51,7 @@ class ProjectionCase(simulation.Setting):
     k: int
     draws: int
     tries: int = simulation.TRIES
-    """Of the attacks that search: the result depends on it."""
+    """Search budget of the optimised attacks, on which the result depends."""
 
 
 Results = Sequence[tuple[ProjectionCase, simulation.Result]]

@@ -19,7 +19,7 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch, distortion
 
 Result = dict[str, Any]
-"""What was measured of one case; JSON has it as an object."""
+"""The measurements of one case; JSON has them as an object."""
 TRIES = 16  # of the attacks that try their factors on the server's own rule
 ATTACKS = tuple(
     name for name in attacks.ATTACKS.built_in if name != "none" and needs(attacks.attack(name)) <= {"aggregator"}

@@ -179,14 +179,14 @@ def kept(case: EmbeddingCase, found: Result) -> bool | None:
     return True if high <= case.delta else False if low > case.delta else None
 
 
-def limits(failed: int, trials: int, odds: float = 0.05) -> tuple[float, float]:
+def limits(failed: int, trials: int, outside: float = 0.05) -> tuple[float, float]:
     """Return Clopper and Pearson's (1934) confidence limits of the share of failures.
 
     >>> [round(limit, 3) for limit in limits(0, 50)], [round(limit, 3) for limit in limits(49, 500)]
     ([0.0, 0.071], [0.073, 0.127])
     """
 
-    found = stats.binomtest(failed, trials).proportion_ci(1 - odds, method="exact")
+    found = stats.binomtest(failed, trials).proportion_ci(1 - outside, method="exact")
     return float(found.low), float(found.high)
 
 

@@ -305,14 +305,14 @@ def cifar(tmp_path_factory):
     return folder.parent
 
 
-SMALL = ["model.name=logistic", "clients.batch=4"]
+CHEAP = ["model.name=logistic", "clients.batch=4"]
 
 
 def test_a_table_runs_from_the_command_line_and_a_second_time_skips_what_is_finished(cifar, tmp_path, capsys):
     pytest.importorskip("torch")
     asked = ["paper", "run", "tab:0.6", "--cells", "data=cifar10,rule=bulyan,attack=lie,b=0.3", "--rounds", "2"]
     where = ["--data", str(cifar), "--out", str(tmp_path), "--device", "cpu"]
-    command = [*asked, *where, *(word for one in SMALL for word in ("--set", one))]
+    command = [*asked, *where, *(word for one in CHEAP for word in ("--set", one))]
     assert main(command) == 0
     first = capsys.readouterr().out
     assert "[1 of 2] cifar10 beta=0.6 b=0.3 lie bulyan exact seed=0" in first
@@ -330,7 +330,7 @@ def test_a_table_runs_from_the_command_line_and_a_second_time_skips_what_is_fini
 def test_when_the_time_is_over_the_run_stops_behind_a_checkpoint_and_the_next_command_goes_on(cifar, tmp_path, capsys):
     pytest.importorskip("torch")
     chosen = paper.filtered(paper.named("cifar10-0.2"), "rule=mca,attack=foe,b=0.1")
-    jobs = run.plan(chosen, rounds=3, data=cifar, device="cpu", changes=SMALL)
+    jobs = run.plan(chosen, rounds=3, data=cifar, device="cpu", changes=CHEAP)
     assert run.run_jobs(jobs, tmp_path, run.time_limit(0)) == 2
     assert list(tmp_path.iterdir()) == []
     looks = iter([False])  # before the first run, and no more

@@ -60,7 +60,7 @@ def test_what_the_theorems_do_not_speak_of_is_refused(eps, b):
 
 
 # At this size the theorem asks for k = 444, of Rotated for 512, in 4 rounds of a trial.
-SMALL = embedding.EmbeddingCase("rotated", "dense", 512, 8, 0.9, 0.05, 4, 25)
+SMALL_SPAN = embedding.EmbeddingCase("rotated", "dense", 512, 8, 0.9, 0.05, 4, 25)
 
 
 def promise(sketch, cell, *, independent=False):
@@ -77,8 +77,8 @@ EMBEDDED = [("gaussian", "dense")] + [
 
 @pytest.mark.parametrize(("name", "span"), EMBEDDED)
 def test_the_whole_span_is_embedded_at_the_theorems_k(name, span):
-    """A Gaussian matrix leaves 1 +- 0.9 with odds below 1e-5 a round: in any of 80 rounds below 1e-3."""
-    cell = replace(SMALL, span=span, trials=10, rounds=8)
+    """A Gaussian matrix leaves 1 +- 0.9 with a probability below 1e-5 per round: in any of 80 rounds below 1e-3."""
+    cell = replace(SMALL_SPAN, span=span, trials=10, rounds=8)
     k = 512 if name == "rotated" else cell.theorem
     assert 256 < k <= 512
     assert promise(embedding.sketching(name, k), cell, independent=name != "rotated")
@@ -87,7 +87,7 @@ def test_the_whole_span_is_embedded_at_the_theorems_k(name, span):
 def test_real_gradients_are_embedded_at_the_theorems_k(one_thread):
     pytest.importorskip("torch")
     assert basis("gradients", 8, np.random.default_rng(0), independent=False).shape == (8, 33914)
-    assert promise(embedding.sketching("rotated", 512), replace(SMALL, span="gradients", trials=1, rounds=12))
+    assert promise(embedding.sketching("rotated", 512), replace(SMALL_SPAN, span="gradients", trials=1, rounds=12))
 
 
 def without_signs(rows, seed):
@@ -113,16 +113,16 @@ def without_signs(rows, seed):
     ids=["no signs", "no mixing", "k/8"],
 )
 def test_a_broken_sketch_breaks_its_promise(broken, span, trials, rounds):
-    """No signs fail in every round. Without mixing two of 8 axes meet in a round with odds 0.05, in a trial with 0.56;
-    k/8 leaves 1 +- 0.9 in a round with odds of about 0.05 likewise. Either passes 20 trials with odds below 1e-5.
+    """No signs fail in every round. Without mixing two of 8 axes meet with probability 0.05 a round, 0.56 a trial;
+    k/8 leaves 1 +- 0.9 in a round with a probability of about 0.05. Either passes 20 trials with one below 1e-5.
     """
-    cell = replace(SMALL, span=span, trials=trials, rounds=rounds)
+    cell = replace(SMALL_SPAN, span=span, trials=trials, rounds=rounds)
     assert cell.theorem <= 512
     assert not promise(broken, cell)
 
 
 def test_few_trials_can_not_tell_whether_a_promise_is_kept():
-    cells = [replace(SMALL, trials=n) for n in (5, 75, 50, 500)]
+    cells = [replace(SMALL_SPAN, trials=n) for n in (5, 75, 50, 500)]
     told = [embedding.kept(cell, {"failed_trials": n}) for cell, n in zip(cells, (0, 0, 3, 49), strict=True)]
     assert told == [None, True, None, False]
 
@@ -193,7 +193,7 @@ def test_the_proven_constants_hold_for_every_input_and_every_choice_of_honest_cl
 
 @pytest.mark.parametrize("rule", PROVEN)
 def test_the_error_is_bounded_wherever_the_span_is_kept_and_it_is_kept_but_for_delta(rule):
-    """The theorem of docs/theory.md for one round; its odds, 0.05, would allow 10 of 200 sketches to fail."""
+    """The theorem of docs/theory.md for one round; its probability, 0.05, would allow 10 of 200 sketches to fail."""
     M, f, p, k = 9, 2, 512, 256
     theta, K = bounds.span_kept(k, M, delta=0.05), PROVEN[rule](M, f)
     weigh, rng = rule_named(rule, f), np.random.default_rng(1)
@@ -360,7 +360,7 @@ def test_where_a_rule_breaks_does_not_depend_on_the_gradients_length_but_a_thres
     assert short.far_exact == 6
 
 
-TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
+TOYS = [replace(SMALL_SPAN, k=64), replace(SMALL_SPAN, k=128)]
 
 
 def test_a_case_is_measured_once_also_if_the_run_was_killed_in_a_line(tmp_path, monkeypatch):

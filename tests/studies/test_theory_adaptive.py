@@ -12,7 +12,7 @@ from studies.theory import projection_attacks as adaptive
 
 STANDS_OUT, DROWNS = adaptive.LENGTHS
 # Smaller than the report's: 20 clients, 6 of them attackers, 4096 coordinates projected to 1024, where eps is 0.69.
-FEW = [
+SMALLER_CASES = [
     replace(cell, n_clients=20, n_byzantine=6, dim=4096, k=1024, draws=1)
     for cell in adaptive.cases()
     if cell.seed != adaptive.NO_SKETCH or cell.attack in ("ipm", "alie")
@@ -22,7 +22,7 @@ HIDING = ["null-space", "null-space-mirror", "replay"]
 
 @pytest.fixture(scope="module")
 def lines() -> list[dict]:
-    return adaptive.rows([(cell, adaptive.measure(cell)) for cell in FEW])
+    return adaptive.rows([(cell, adaptive.measure(cell)) for cell in SMALLER_CASES])
 
 
 def of(lines: list[dict], **wanted) -> list[dict]:
@@ -36,7 +36,7 @@ def test_the_plan_has_every_attack_on_the_sketch_with_its_seed_leaked_and_fresh(
     plan = adaptive.cases()
     assert {cell.attack for cell in plan if cell.seed == "fresh"} == aimed
     assert {cell.attack for cell in plan if cell.seed == "leaked"} == aimed - {"blind-collision"}
-    assert all(cell.eps < 1 for cell in [*plan, *FEW])
+    assert all(cell.eps < 1 for cell in [*plan, *SMALLER_CASES])
 
 
 @pytest.mark.parametrize("attack", HIDING)
