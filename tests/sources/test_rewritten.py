@@ -12,7 +12,6 @@ import safetensors.torch
 import torch
 
 import bartizan as bz
-from bartizan import partitioned
 from bartizan.kernels import cpu
 from bartizan.kernels.rows import Rows
 from bartizan.measure.probes import PROBES, Probes
@@ -103,14 +102,15 @@ def there_and_back(path: Path, bad: float, honest: torch.Tensor):
     return lambda *progress: (rewriter(*progress), back(*progress)), back
 
 
+@pytest.mark.parametrize("content", [1e3, np.nan, np.inf, 3e38])
 @pytest.mark.parametrize(("rule", "sketch"), CASES, ids=repr)
-def test_a_client_that_rewrites_its_file_is_quarantined_and_the_others_decide(rule, sketch, tmp_path):
+def test_a_client_that_rewrites_its_file_is_quarantined_and_the_others_decide(rule, sketch, content, tmp_path):
     updates = made()
     paths = saved(tmp_path, updates)
     plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
     assert not plain.quarantined
     chosen = heaviest(plain)
-    out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=Rewriter(paths[chosen], 1e3))
+    out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=Rewriter(paths[chosen], content))
     assert out.quarantined == {chosen: CHANGED}
     # The rule ran again as if the client were out: what it had written reached nothing.
     rest = [np.full(P, np.nan, np.float32) if m == chosen else update.numpy() for m, update in enumerate(updates)]
@@ -216,20 +216,6 @@ def test_a_file_that_is_changed_back_or_again_never_reaches_the_result(rule, ske
     np.save(paths[chosen], updates[chosen].numpy())
     out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=restless)
     assert list(out.quarantined) in ([], [chosen])
-    assert np.abs(out.update).max() < 10
-
-
-@pytest.mark.parametrize("content", [np.nan, np.inf, 3e38])
-@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
-@pytest.mark.parametrize("rule", [bz.Krum(2), bz.Mean(), bz.GeometricMedian(), bz.Median()], ids=repr)
-def test_a_file_that_is_no_longer_finite_reaches_nothing(rule, sketch, content, tmp_path):
-    if isinstance(rule, bz.Median) and not isinstance(sketch, bz.Exact):
-        return
-    paths = saved(tmp_path, made())
-    plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
-    chosen = heaviest(plain)
-    out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=Rewriter(paths[chosen], content))
-    assert out.quarantined == {chosen: CHANGED}
     assert np.abs(out.update).max() < 10
 
 
@@ -365,21 +351,6 @@ def test_a_second_sketch_that_is_not_finite_is_that_clients_quarantine(content, 
         rewriter.write(rewriter.honest)
 
 
-@pytest.mark.parametrize("content", [np.nan, np.inf])
-def test_workers_find_clients_that_are_not_finite_when_they_are_sketched_again(content):
-    updates = [update.numpy() for update in made()]
-    opened = []
-
-    def eve():
-        opened.append(1)
-        return updates[4] if len(opened) == 1 else np.full(P, content, np.float32)
-
-    part = [*updates[:4], eve, *updates[5:]]
-    out = partitioned.aggregate([part], bz.GeometricMedian(), sketch=bz.Rotated(k=64), seed=5, recheck=True)
-    assert out.quarantined == {4: "its update changed between sketching and summing"}
-    assert np.abs(out.update).max() < 10
-
-
 def test_integers_are_read_once(tmp_path):
     """They are never measured, so that there is nothing to be compared with: what is read decides."""
     paths = []
@@ -473,16 +444,12 @@ class Middle(CoordinateWise):
 @pytest.mark.parametrize(
     "rule", [bz.Median(), bz.TrimmedMean(2), bz.MeaMed(2), Middle(), Middle(own_kernel=True)], ids=repr
 )
-def test_sizes_and_rules_of_others_are_checked_as_well(rule, never_again, tmp_path):
+def test_sizes_and_rules_of_others_are_checked_as_well(rule, never_again, monkeypatch, tmp_path):
     updates, sizes = made(), np.arange(1.0, M + 1)[::-1]
     paths = saved(tmp_path, updates)
     plain = bz.aggregate(paths, rule, sizes=sizes, memory="64 MiB")  # in blocks, none of which is read a third time
     wanted = bz.aggregate([update.numpy() for update in updates], rule, sizes=sizes)
     np.testing.assert_array_equal(plain.update, wanted.update)
-
-
-@pytest.mark.parametrize("rule", [bz.Median(), Middle(), Middle(own_kernel=True)], ids=repr)
-def test_sizes_and_rules_of_others_find_who_rewrites(rule, tmp_path):
-    paths = saved(tmp_path, made())
-    out = bz.aggregate(paths, rule, sizes=np.arange(1.0, M + 1), progress=Rewriter(paths[4], 60.0))
+    monkeypatch.undo()
+    out = bz.aggregate(paths, rule, sizes=sizes, progress=Rewriter(paths[4], 60.0))
     assert out.quarantined == {4: CHANGED}

@@ -14,7 +14,6 @@ from bartizan.sources.local import LocalUpdates
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from bartizan import attacks  # noqa: E402
 from bartizan.rules.coordinatewise import CoordinateWise, MeaMed, Median, TrimmedMean  # noqa: E402
 from bartizan.updates import layout, parse  # noqa: E402
 
@@ -107,13 +106,14 @@ def test_updates_whose_squares_underflow_are_weighed_like_others(sketch, dtype, 
         np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
 
 
+@pytest.mark.parametrize("rule", [bz.MultiKrum(2), Median()], ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_state_dicts_come_back_as_state_dicts(dtype):
+def test_state_dicts_come_back_as_state_dicts(dtype, rule):
     x = numbers(dtype)
-    rule, sketch = bz.MultiKrum(2), bz.Rotated()
-    want = bz.aggregate(x.float().numpy(), rule, sketch=sketch, seed=SEED)
-    got = bz.aggregate([layers(row) for row in there(x)], rule, sketch=sketch, seed=SEED)
-    np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
+    want = bz.aggregate(x.float().numpy(), rule, seed=SEED)
+    got = bz.aggregate([layers(row) for row in there(x)], rule, seed=SEED)
+    if want.weights is not None:
+        np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
     mean = layers(torch.from_numpy(want.update))
     for name, value in got.update.items():
         assert value.shape == mean[name].shape
@@ -141,20 +141,6 @@ def test_bad_clients_are_quarantined_with_their_reason():
     assert "NaN, first at 17" in out.quarantined[4]
     assert "Inf, first at 3" in out.quarantined[5]
     assert out.update.isfinite().all()
-
-
-@pytest.mark.slow  # most of a minute where no GPU is
-@pytest.mark.parametrize(("name", "reason"), [("null_space", "hides from"), ("null_space_mirror", "drawn at close")])
-def test_who_knows_the_seed_is_found_out(name, reason):
-    sketch = bz.Rotated(k=1024)
-    honest = numbers()[1:] / 4 + 2
-    lies = getattr(attacks, name)(honest.numpy(), 2, np.random.default_rng(0), sketch=sketch, leaked_seed=SEED)
-    with bz.Aggregator(bz.GeometricMedian(), sketch=sketch).round(seed=SEED) as r:
-        for client, row in enumerate([*honest, *torch.from_numpy(lies.copy())]):
-            r.add(there(row), client)
-        out = r.close()
-    assert sorted(out.quarantined) == [6, 7]
-    assert all(reason in why for why in out.quarantined.values())
 
 
 def test_a_round_takes_updates_as_they_arrive():
@@ -207,15 +193,6 @@ def test_a_coordinate_wise_round_is_the_round_in_host_memory(rule, reference):
         want = bz.aggregate(x.numpy(), rule, sizes=sizes, reference=None if origin is None else origin.numpy())
         got = bz.aggregate(there(x), rule, sizes=sizes, reference=None if origin is None else there(origin))
         np.testing.assert_allclose(host(got.update), want.update, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_layers_have_their_median(dtype):
-    x = numbers(dtype)
-    got = bz.aggregate([layers(row) for row in there(x)], Median()).update
-    for name, value in layers(x.double().median(dim=0).values).items():
-        assert got[name].dtype == (torch.int64 if name == "steps" else dtype)
-        np.testing.assert_array_equal(host(got)[name], value.numpy() if name != "steps" else 7)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -27,8 +27,8 @@ UNITS |= {f"{letter}B": 10 ** (3 * (i + 1)) for i, letter in enumerate("kMGT")}
 def as_bytes(memory: int | str) -> int:
     """A number of bytes, or one with its unit.
 
-    >>> as_bytes("512 MiB"), as_bytes("1.5 GB")
-    (536870912, 1500000000)
+    >>> as_bytes("512 MiB"), as_bytes("1.5 GB"), as_bytes("700"), as_bytes(2000)
+    (536870912, 1500000000, 700, 2000)
     """
     amount = memory
     if isinstance(memory, str):
