@@ -83,7 +83,7 @@ def rolled(weighted_sum=combining._weighted_sum):
     return lambda clients, weights: weighted_sum(clients, np.roll(weights, 1))
 
 
-def refusing(path):
+def refusing(*given):
     raise ValueError("no file is good enough")
 
 
@@ -119,7 +119,7 @@ BROKEN = [  # the surface, what is broken and where, the thing put there, what t
     ("aggregate", PARSED, "parse_updates", without_reference(), "the clients' geometry"),
     ("aggregate", bz.Rotated, "measure", by_another_seed(), "the clients' geometry"),
     ("sizes", SIZES, "LEAST_SIZE", 0.0, "were taken"),
-    ("update-files", files, "npy_dtype", refusing, "no file is good enough"),
+    ("update-files", files, "check_array", refusing, "no file is good enough"),
     ("cifar", cifar, "_safely", lambda source, path, read, value: read(value), "NotDataError"),
     ("mnist", idx, "_read", inverted(), "other pixels than were written"),
     ("checkpoints", checkpoint, "schema", SimpleNamespace(parse=of_another_round), "'round' is not what torch reads"),

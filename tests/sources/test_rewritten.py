@@ -34,7 +34,7 @@ CASES = [
 ]
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
 M, P = 11, 5000
-MANY = 300_000  # numbers of a single client's update that are copied block by block, and not at once
+WIDE_P = 300_000  # numbers of a single client's update that are copied block by block, and not at once
 
 
 def made(dtype: str = "float32", seed: int = 0, m: int = M, p: int = P) -> list[torch.Tensor]:
@@ -174,7 +174,7 @@ def test_a_change_that_only_the_second_look_about_the_medoid_sees_is_found(tmp_p
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("p", [70, P])
 def test_one_coordinate_that_changes_is_found(rule, dtype, p, tmp_path):
-    """By 50 times what the docstring of `Measured.agrees` calls rounding: four probes miss it with odds of 1e-6."""
+    """The change is 50 times what `Witness.agrees` calls rounding: four probes miss it with a probability of 1e-6."""
     updates = made(dtype, p=p)
     paths = saved(tmp_path, updates)
     plain = bz.aggregate(paths, rule, seed=5)
@@ -194,7 +194,7 @@ def test_one_coordinate_that_changes_is_found(rule, dtype, p, tmp_path):
 def test_a_file_that_is_changed_back_or_again_never_reaches_the_result(rule, sketch, tmp_path):
     if isinstance(rule, bz.Median) and not isinstance(sketch, bz.Exact):
         return
-    p = MANY if isinstance(rule, bz.Krum) else P
+    p = WIDE_P if isinstance(rule, bz.Krum) else P
     updates = made(p=p)
     paths = saved(tmp_path, updates)
     plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
@@ -222,16 +222,16 @@ def test_a_file_that_is_changed_back_or_again_never_reaches_the_result(rule, ske
 @pytest.mark.parametrize("memory", [None, "64 MiB"])
 def test_a_reference_a_trusted_update_a_budget_and_a_target_change_nothing_of_it(memory, tmp_path):
     rng = np.random.default_rng(1)
-    reference, trusted = rng.normal(size=(2, MANY)).astype(np.float32)
+    reference, trusted = rng.normal(size=(2, WIDE_P)).astype(np.float32)
     for rule in (bz.FLTrust(), bz.NNM(2) >> bz.Median(), bz.Krum(2)):
         for sketch in (bz.Exact(), bz.Rotated(k=64), bz.Rotated(k=8192)):
-            paths = saved(tmp_path, made(p=MANY))
-            given = {"reference": reference, "trusted": trusted, "memory": memory, "out": np.zeros(MANY, np.float32)}
+            paths = saved(tmp_path, made(p=WIDE_P))
+            given = {"reference": reference, "trusted": trusted, "memory": memory, "out": np.zeros(WIDE_P, np.float32)}
             plain = bz.aggregate(paths, rule, sketch=sketch, seed=5, **given)
             assert not plain.quarantined
             chosen, wanted = int(np.argmax(plain.weights)), plain.update.copy()
             # There and back: the second reading must fit what was measured with all these options.
-            progress, back = there_and_back(paths[chosen], 70.0, made(p=MANY)[chosen])
+            progress, back = there_and_back(paths[chosen], 70.0, made(p=WIDE_P)[chosen])
             out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=progress, **given)
             assert not out.quarantined
             assert not back.contents
@@ -384,7 +384,7 @@ def test_probes_are_inner_products_and_change_no_norm_and_no_gram_matrix(m, p, w
         units[np.arange(40), at] = 1
         shown = np.zeros((40, PROBES))
         probes.add(Rows.of(units), None, 0, 0, shown, np.zeros(40))
-        assert (np.abs(shown).max(axis=1) > 0.01).all()  # misses with odds of 4e-9 each
+        assert (np.abs(shown).max(axis=1) > 0.01).all()  # misses with a probability of 4e-9 each
         vectors = np.array([np.outer(u, probes._within).ravel()[:p] for u in probes._across(-(-p // 4096)).T])
         np.testing.assert_allclose(shown, vectors[:, at].T, rtol=1e-6)
         centred = x.astype(float) - (0 if about is None else about.astype(float))

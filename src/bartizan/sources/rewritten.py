@@ -42,7 +42,7 @@ COPIED = 2**21  # bytes of a block of copies
 
 @dataclass(frozen=True, eq=False)
 class Witness:
-    """What one sketch showed of clients when they were read first: linear in their updates, about the reference.
+    """The measurements of clients by one sketch at their first reading: linear in the updates, about the reference.
 
     Exact rules take secret `Probes` in the same reading. Projections need none: the sketch of the result must be the
     weighted sum of the clients' sketches. Who knows the seed of a projection can change a file in its null space. That
@@ -69,7 +69,7 @@ class Witness:
     def agrees(
         self, clients: Sequence[int], factors: Floats, found: Measurements, rounding: float, layout: Layout
     ) -> bool:
-        """Whether these are the sketch and the squared norm of the clients' sum with these factors, up to rounding.
+        """Return whether this is a measurement of the clients' sum with these factors, up to rounding.
 
         `rounding` is a bound of the distance between the exact sum and its rounded numbers. What moves the sum by more
         than 16 times that, or twice for projections, and 16 times the sketches' own errors, is found, but with a small
@@ -112,7 +112,7 @@ class Witness:
 
 
 class Witnesses:
-    """What the clients of one round showed at each reading, kept where some of them may rewrite their files."""
+    """The first measurements of one round by each sketch and seed, kept where clients may rewrite their files."""
 
     def __init__(self, clients: Updates) -> None:
         self.clients = clients
@@ -153,7 +153,7 @@ class Witnesses:
     def _measured(
         self, sketch: ColumnSketch, clients: Updates, seed: int, about: UpdateRows | None = None
     ) -> tuple[Measurements, Measurements | None]:
-        """What clients show to the probing sketch, and if that is another one their measurements."""
+        """Return the measurements by the probing sketch, and by the rule's sketch if that is another one."""
         probing = self.probing(sketch)
         if not isinstance(sketch, Exact):
             return probing.measure(clients, seed, about), None
@@ -183,7 +183,7 @@ class Witnesses:
 
 
 def may_be_rewritten(update: Any) -> bool:
-    """Whether an update, as it was passed, is read from files in place, not from copies."""
+    """Return whether an update, as it was passed, is read from files in place, not from copies."""
     return issubclass(type(update), Path)  # not isinstance, which a class can override
 
 
@@ -229,7 +229,7 @@ def _accuracy(layout: Layout) -> float:
 
 
 def _rounding(clients: Updates, length: float) -> float:
-    """How far rounding to the coarsest of the dtypes can move a result of this norm; tiny numbers lose all digits."""
+    """Return the distance that rounding to the coarsest dtype can move a result; tiny numbers lose all digits."""
     unit, least = 0.0, 0.0
     for entry in clients.layout.float_entries:
         if entry.dtype == "bfloat16":

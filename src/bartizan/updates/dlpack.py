@@ -23,7 +23,7 @@ class DLPackArray(np.ndarray[Any, Any]):
 
 
 def speaks_dlpack(kind: type) -> bool:
-    """Whether arrays of this class are read by DLPack; NumPy's own, masked ones among them, are not."""
+    """Return whether arrays of this class are read by DLPack; NumPy's own, masked ones among them, are not."""
     own = issubclass(kind, (np.ndarray, np.generic))
     return not own and hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OBJECTS_AT_A_TIME = 4  # of one update
 PART_BYTES = 2**21  # of an object, in memory at a time
 VERSIONS = ("size", "ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
-"""What stores call the things that change when an object is replaced."""
+"""Fields of `info` that change when an object is replaced, as stores call them."""
 
 
 def open_stored(
@@ -82,9 +82,9 @@ class StoredFolder(Folder):
     stored: str
     """The path in the store."""
     query: str
-    """Of an address over HTTP, sent with each request."""
+    """The query of an address over HTTP, sent with each request."""
     address: str
-    """As the caller wrote it, secrets included."""
+    """The address that the caller wrote, secrets included."""
     limits: FetchLimits
 
     def names(self) -> list[str]:

@@ -26,7 +26,6 @@ from bartizan.updates.folders import INDEX, KNOWN, Folder, open_folder, open_ind
 from bartizan.updates.headers import (
     LONGEST_HEADER,
     MOST_HEADER,
-    NpyHeader,
     Tensor,
     read_npy_header,
     read_safetensors_header,
@@ -230,10 +229,6 @@ def is_address(update: Any) -> bool:
     return type(update) is str and "://" in update
 
 
-def as_shape(shape: Any) -> tuple[int, ...]:
-    return tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-
-
 def check_array(dtype: np.dtype, shape: tuple[int, ...], start: int, size: int) -> None:
     """Raise ValueError unless a file of this size holds such an array from byte `start` on, and nothing else."""
     if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
@@ -243,13 +238,6 @@ def check_array(dtype: np.dtype, shape: tuple[int, ...], start: int, size: int) 
     wanted = start + dtype.itemsize * math.prod(shape)
     if size != wanted:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
-
-
-def npy_dtype(header: NpyHeader) -> np.dtype:
-    try:
-        return np.dtype(header.dtype)
-    except TypeError:
-        raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
 
 
 class LocalFiles:
@@ -264,10 +252,14 @@ class LocalFiles:
     def one(self, file: IO[bytes], name: str, dtype: npt.DTypeLike | None, shape: Any) -> Any:
         """The update in one file of this name."""
         if dtype is not None:
-            return self.array(file, np.dtype(dtype), as_shape(shape))
+            return self.array(file, np.dtype(dtype), tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
         if name.endswith(".npy"):
             header = read_npy_header(file.read(LONGEST_HEADER + 12))
-            return self.array(file, npy_dtype(header), header.shape, header.start, header.order)
+            try:
+                dtype = np.dtype(header.dtype)
+            except TypeError:
+                raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
+            return self.array(file, dtype, header.shape, header.start, header.order)
         if name.endswith(".safetensors"):
             return self.tensors(file)
         raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")

@@ -19,8 +19,8 @@ from bartizan.updates.layout import Layout
 if TYPE_CHECKING:
     from bartizan.updates.build import ColumnFunction
 
-MIXED = 2**21  # float64 numbers of rows and mixtures that are in memory at a time
-MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symmetric faster than the host
+MIXED_NUMBERS = 2**21  # float64 numbers of rows and mixtures that are in memory at a time
+MIRROR_FROM_NUMBERS = 2**16  # of a Gram matrix, from which on the device makes it symmetric faster than the host
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ class GpuRows:
             return
         there, short = (torch.from_numpy(array).to(self.device) for array in (mixing, rest))
         origin = None if reference is None else reference.row(0, start, start + rows.width)
-        step = max(1, MIXED // sum(mixing.shape))
+        step = max(1, MIXED_NUMBERS // sum(mixing.shape))
         for low in range(0, rows.width, step):
             high = min(low + step, rows.width)
             x = torch.empty((len(mixing), high - low), dtype=torch.float64, device=self.device)
@@ -162,12 +162,12 @@ def host(*arrays: Any) -> tuple[Any, ...]:
         copy.copy_(array, non_blocking=array is not there[-1])  # in order: when the last is here, all are
     copies = (copy.numpy() for copy in here)
     out = (None if array is None else next(copies) for array in arrays)
-    return tuple((a + a.T) / 2 if a is not None and is_gram(a) and a.size < MANY else a for a in out)
+    return tuple((a + a.T) / 2 if a is not None and is_gram(a) and a.size < MIRROR_FROM_NUMBERS else a for a in out)
 
 
 def mirrored(array: Any) -> Any:
     """A large Gram matrix, made symmetric where it is."""
-    return (array + array.T) / 2 if is_gram(array) and array.numel() >= MANY else array
+    return (array + array.T) / 2 if is_gram(array) and array.numel() >= MIRROR_FROM_NUMBERS else array
 
 
 def is_gram(array: Any) -> bool:

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -70,12 +70,6 @@ def write_npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     return head.getvalue()
 
 
-class Readable(Protocol):
-    """A file, from its beginning on."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class Tensor:
     """Position of one array in a file: bytes from `start` to `stop`."""
@@ -92,7 +86,7 @@ class Tensor:
         return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype).newbyteorder("<")
 
 
-def read_safetensors_header(file: Readable, size: int, most: int = MOST_HEADER) -> list[Tensor]:
+def read_safetensors_header(file: IO[bytes], size: int, most: int = MOST_HEADER) -> list[Tensor]:
     """The arrays of a file of this many bytes, in the order of their names there; ValueError on what is not sound.
 
     Eight bytes say how long the header is; it is a JSON object from names to dtype, shape and place; the numbers

@@ -31,7 +31,7 @@ class MappedPart(NamedTuple):
     start: int
     stop: int
     private: bool = False
-    """Whether it may hold changes that the file does not."""
+    """True if it may hold changes that the file does not."""
 
 
 class MappedFile:

@@ -108,7 +108,7 @@ class Target:
 
 
 def _repeats(array: Array) -> bool:
-    """Whether several numbers of an array may be in the same memory: it is expanded, or has odd strides."""
+    """Return whether several numbers of an array may be in the same memory: it is expanded, or has odd strides."""
     reach = array.itemsize
     for step, n in sorted((abs(step), n) for step, n in zip(array.strides, array.shape, strict=True) if n > 1):
         if step < reach:
@@ -118,7 +118,7 @@ def _repeats(array: Array) -> bool:
 
 
 def _share_memory(arrays: Iterable[Array]) -> bool:
-    """Whether two of these arrays overlap; columns of one matrix do not."""
+    """Return whether two of these arrays overlap; columns of one matrix do not."""
     before: list[Array] = []
     reached = 0
     for array in sorted((array for array in arrays if array.size), key=span):
