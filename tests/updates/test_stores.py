@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -450,17 +449,6 @@ def test_results_appear_at_an_address_whole_or_not_at_all(memory, monkeypatch):
         pass
     assert memory.find("/out") == ["/out/next.safetensors"]
     assert memory.store["/out/next.safetensors"].getvalue() == kept
-
-
-def test_what_killed_uploads_left_is_removed_after_a_day(memory):
-    old, new = (f"/out/.next.npy.{letter * 16}.part" for letter in "ab")
-    others = [f"/out/.other.npy.{'c' * 16}.part", "/out/.next.npy.notes.part"]
-    for path in (old, new, *others):
-        memory.pipe_file(path, b"half")
-        memory.store[path].modified -= timedelta(hours=23 if path == new else 25)
-    with create_update("memory://out/next.npy", np.zeros(3)):
-        pass
-    assert sorted(memory.find("/out")) == sorted([new, *others, "/out/next.npy"])
 
 
 @pytest.mark.parametrize("rule", [RULE, bz.Krum(2), bz.Mean()], ids=repr)

@@ -215,16 +215,7 @@ def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
     """Return one update as those of a round; raise ValueError if it holds no floats."""
     if not parsed.layout.dim:
         raise ValueError(NO_FLOATS)
-    return Updates(
-        layout=parsed.layout,
-        rows=stack([parsed.row], parsed.layout),
-        integers=(parsed.row.integers,),
-        clients=(0,),
-        n_sent=1,
-        quarantined={},
-        containers=(parsed.plain,),
-        column_pass=column_pass,
-    )
+    return InspectedUpdates({0: parsed}, {}).fitted(parsed.layout, column_pass=column_pass)
 
 
 def _misfit(layout: Layout, own: Layout) -> str | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,9 +85,17 @@ class Target:
                 raise ValueError(f"out must be writable, but {entry} is not. Map files with mode 'r+', or copy it.")
             if _repeats(arrays[entry.path]):
                 raise ValueError(f"out must have memory for each number, but {entry} uses some for several. Copy it.")
-        if _share_memory(arrays.values()):
-            raise ValueError("out must have memory of its own for each entry, but two of them overlap. Copy them.")
-        overlap = _overlap_check(arrays.values())
+        spans = sorted(span(array) for array in arrays.values() if array.size)
+        if any(low < before for (_, before), (low, _) in pairwise(spans)):
+            raise ValueError(
+                "out must have memory of its own for each entry, but two of them overlap or interleave. Copy them."
+            )
+
+        def overlap(array: Array) -> bool:
+            low, high = span(array)
+            at = bisect_left(spans, (high, 0)) - 1
+            return at >= 0 and array.size > 0 and spans[at][1] > low
+
         if any(map(overlap, updates)):
             raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
         for name, point in points.items():
@@ -115,35 +123,6 @@ def _repeats(array: Array) -> bool:
             return bool(array.size)
         reach += step * (n - 1)
     return False
-
-
-def _share_memory(arrays: Iterable[Array]) -> bool:
-    """Return whether two of these arrays overlap; columns of one matrix do not."""
-    before: list[Array] = []
-    reached = 0
-    for array in sorted((array for array in arrays if array.size), key=span):
-        low, high = span(array)
-        try:
-            if low < reached and any(np.shares_memory(array, other, max_work=10**6) for other in before):  # type: ignore[arg-type]
-                return True
-        except np.exceptions.TooHardError:
-            return True
-        before.append(array)
-        reached = max(reached, high)
-    return False
-
-
-def _overlap_check(written: Iterable[Array]) -> Callable[[Array], bool]:
-    """Return a function that says whether an array may overlap any of these in memory."""
-    spans = sorted(span(array) for array in written if array.size)
-    starts, ends = [low for low, _ in spans], list(accumulate((high for _, high in spans), max))
-
-    def overlaps(array: Array) -> bool:
-        low, high = span(array)
-        before = bisect_left(starts, high)
-        return bool(array.size and before and ends[before - 1] > low)
-
-    return overlaps
 
 
 def server_leaves(name: str, update: Any) -> dict[Path, Any]:

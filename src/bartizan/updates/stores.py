@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import posixpath
 import re
 import tempfile
@@ -12,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bartizan._util.atomic import hidden_name, is_hidden
+from bartizan._util.atomic import hidden_name
 from bartizan._util.redact import mentions_secret, without_addresses_secrets, without_secrets
 from bartizan._util.text import short
 from bartizan.errors import ServerResourceError
@@ -29,7 +27,6 @@ TIMEOUT = 60.0  # seconds without any bytes
 MIN_BYTES_PER_SECOND = 2**16  # that an update must come with, after the first two `timeout`
 MAX_UPDATE_BYTES = 2**34
 POLL_SECONDS = 0.1
-ABANDONED_AFTER = timedelta(days=1)  # stores have no locks, and between an upload and its move are minutes at most
 PERMANENT = (
     ValueError,
     FileNotFoundError,
@@ -223,7 +220,6 @@ def uploaded(address: str, options: Mapping[str, Any] | None = None) -> Iterator
     with tempfile.TemporaryDirectory(prefix="bartizan-") as folder:
         local = Path(folder) / name
         yield local
-        _remove_abandoned(fs, path)
         with explained(address, "written", options):
             try:
                 fs.put_file(str(local), hidden)
@@ -234,17 +230,6 @@ def uploaded(address: str, options: Mapping[str, Any] | None = None) -> Iterator
                 with suppress(Exception):
                     fs.rm_file(hidden)
                 raise
-
-
-def _remove_abandoned(fs: Any, path: str) -> None:
-    """Remove what killed uploads have left of an object, as far as the store says when that was written."""
-    folder, name = posixpath.split(path)
-    with suppress(Exception):  # it hinders nobody
-        for one in fs.glob(f"{folder}/.{glob.escape(name)}.*.part"):
-            if is_hidden(posixpath.basename(one), name):
-                written = fs.modified(one)
-                if datetime.now(written.tzinfo) - written > ABANDONED_AFTER:
-                    fs.rm_file(one)
 
 
 def is_http(fs: Any) -> bool:
