@@ -11,6 +11,7 @@ import pytest
 from bartizan import records as results
 from bartizan.lab.report.content import content, data, page
 from bartizan.lab.report.load import load
+from bartizan.lab.report.write import write
 from report_runs import write_brief, write_run
 
 
@@ -158,6 +159,14 @@ def test_perplexity_is_judged_by_what_it_gains(tmp_path):
     assert card(tmp_path, "Lowest perplexity") == ("11.00", "mca · exact")
     (row,) = [row for row in data(content(load(tmp_path)))["runs"] if row["rule"] == "mca"]
     assert (row["last_perplexity"], row["last_accuracy"]) == (11.0, None)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "perplexity"])
+def test_a_mean_that_ended_at_zero_can_be_compared_with(metric, tmp_path):
+    pytest.importorskip("matplotlib")
+    for rule, attack in (("mean", "none"), ("mca", "lie")):
+        write_brief(tmp_path / rule, rule, attack, **{metric: 0.0})
+    assert "Held: mca." in write(tmp_path).content.findings[0]
 
 
 def test_images_and_text_of_one_sweep_are_judged_apart(tmp_path):

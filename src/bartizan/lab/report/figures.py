@@ -82,7 +82,7 @@ def _heatmap(made: Content) -> Any:
         percents, top = cell.metric == ACCURACY, tops[cell.metric] or 1.0
         end = value if np.isfinite(value) else cell.ended
         text = (tenths(100 * end) if percents else level(end, cell.metric)) if np.isfinite(end) else "-"
-        part = value / top if percents else top / value
+        part = value / top if percents else top / value if value else 1.0
         if np.isfinite(value) and cell.n_converged < cell.n:
             text += f"\n{cell.n_converged} of {cell.n}"
         elif np.isfinite(deviation):
