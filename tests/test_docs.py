@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import bartizan as bz
-from bartizan import registry
+from bartizan import cli, registry
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -102,13 +102,38 @@ def test_files_that_a_page_names_exist(page):
         assert (ROOT / name).exists(), name
 
 
-def test_the_readme_is_short_and_says_nothing_that_is_on_no_page():
+def test_the_readme_is_short_and_leads_with_use():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 130
     heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert [heads[0], heads[-1], len(heads)] == ["Ten lines", "The paper", 6]
-    for part in ("Shiyuan Zuo", "@misc{zuo2026dimensionality", "CITATION.cff"):
-        assert part in text
+    assert heads == [
+        *("Use it", "Does it help?", "What it costs", "The paper", "What it does not stop", "Which rule?"),
+        "Where to go next",
+    ]
+    for page in ("CITATION.cff", "docs/index.md"):
+        assert "2605.28335" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_shell_command_of_the_readme_prints_its_table(tmp_path, capsys, monkeypatch):
+    shown = re.search(r"```console\n\$ bartizan (.*)\n([^`]*)```", (ROOT / "README.md").read_text(encoding="utf-8"))
+    rng = np.random.default_rng(0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "updates").mkdir()
+    for number in range(10):
+        update = rng.normal(1, 1, size=100_000).astype("float32")
+        if number in (2, 7):
+            update[:] = -50
+        if number == 4:
+            update[7] = np.nan
+        np.save(tmp_path / "updates" / f"hospital-{number:02d}.npy", update)
+    files = [f"updates/hospital-{number:02d}.npy" for number in range(10)]
+    words = shown[1].split()
+    assert cli.main([word for given in words for word in (files if "*" in given else [given])]) == 0
+
+    def words_of(text):
+        return sorted(re.sub(r"[\d.e+]+ *m?s?$|\d\S*", "", line).split() for line in text.splitlines())
+
+    assert words_of(capsys.readouterr().out) == words_of(shown[2])
 
 
 def test_the_pictures_are_what_the_library_draws(gallery):
