@@ -28,7 +28,7 @@ from bartizan._util import schema
 from bartizan.judge import judge
 from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
-from bartizan.sources.adapters import result_template
+from bartizan.sources.adapters import merge
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates import build as combining
 from bartizan.updates.updates import usual_container
@@ -103,7 +103,7 @@ def container_without_weights(self, weights):
     return usual_container(self.containers, np.ones(len(self)))
 
 
-def rank_without_weights(choose=result_template.Template.of):
+def rank_without_weights(choose=merge.Template.of):
     return lambda clients, weights, settings: choose(clients, np.ones(len(clients)), settings)
 
 
@@ -124,7 +124,7 @@ BROKEN = [  # the surface, what is broken and where, the thing put there, what t
     ("mnist", idx, "_read", inverted(), "other pixels than were written"),
     ("checkpoints", checkpoint, "schema", SimpleNamespace(parse=of_another_round), "'round' is not what torch reads"),
     ("weightless", Updates, "like_of", container_without_weights, "a client without weight"),
-    ("weightless-adapters", result_template.Template, "of", rank_without_weights(), "a client without weight changed"),
+    ("weightless-adapters", merge.Template, "of", rank_without_weights(), "a client without weight changed"),
 ]
 
 

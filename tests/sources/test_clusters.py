@@ -110,7 +110,7 @@ def test_clients_that_only_a_lost_worker_held_are_an_error(tmp_path):
 def test_sizes_that_are_not_those_of_a_ranks_own_clients_are_an_error_on_all(tmp_path):
     for answer in run("torch", "sizes", tmp_path):
         assert answer.get("error") == "ValueError", answer
-        assert "rank 0: sizes must be 7 positive numbers, one a client; got shape (8,)" in answer["message"]
+        assert "rank 0: sizes must be 7 positive numbers, one per client; got shape (8,)" in answer["message"]
 
 
 @pytest.mark.parametrize("engine", PACKAGES)

@@ -18,7 +18,7 @@ from bartizan.sources.adapters.two_sided import norms
 from bartizan.updates.layout import is_tensor
 from made_adapters import MODULES, adapter, dense, rotated
 
-FEW = settings(max_examples=12, derandomize=True, deadline=None, database=None)
+FEW_EXAMPLES = settings(max_examples=12, derandomize=True, deadline=None, database=None)
 
 
 def distances(rows):
@@ -148,7 +148,7 @@ def test_inner_products_about_an_adapter_are_those_of_differences(point, library
         np.testing.assert_allclose(exact[:, 0], D @ D[1], atol=1e-9 * (D @ D.T).max())
 
 
-@FEW
+@FEW_EXAMPLES
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=3, max_size=6))
 def test_rotating_the_factors_changes_nothing(seed, ranks):
     rng = np.random.default_rng(seed)
@@ -160,7 +160,7 @@ def test_rotating_the_factors_changes_nothing(seed, ranks):
     np.testing.assert_allclose(own, other, atol=1e-9 * np.abs(own).max())
 
 
-@FEW
+@FEW_EXAMPLES
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 5))
 def test_a_sketch_is_linear_in_the_products(seed, one, two):
     """X + Y of ranks r and r' is an adapter of rank r + r': its sketch is the sum, and so is its inner product."""
@@ -188,7 +188,7 @@ def test_results_do_not_depend_on_how_much_is_read_at_a_time(monkeypatch, librar
         return sketch.measure(adapters, fixed, about, 1)
 
     whole = measured()
-    for name in ("MANY", "BATCH", "BATCH_ON_GPU"):
+    for name in ("MAX_PIECE", "STACK_SIZE", "STACK_SIZE_ON_GPU"):
         monkeypatch.setattr(factor_stacks, name, 1)
     for one, other in zip(whole, measured(), strict=True):
         for field in ("gram", "squared_norms", "dots", "kept"):
@@ -229,7 +229,7 @@ def test_sketched_squared_norms_are_unbiased_with_the_variance_that_is_stated(mo
     ratios = [(sketch([x], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() / exact for seed in range(200)]
     n = len(modules)
     stated = (4 / (n * 64) + (2 + 2 / n) / 256) ** 0.5
-    # 200 seeds: the mean is within 5 standard errors but for odds of 1e-6.
+    # 200 seeds: the mean is within 5 standard errors but for a probability of 1e-6.
     assert abs(np.mean(ratios) - 1) < 5 * stated / 14
     assert 0.5 * stated < np.std(ratios) < 1.5 * stated
 

@@ -116,8 +116,7 @@ class AdapterRound:
         self._points = {"reference": _opened(reference), "trusted": _opened(trusted)}
         self._history = history
         self._forms: dict[Any, Form] = {}
-        self._stored: dict[Any, tuple[Any, float]] = {}
-        self._in_files: set[Any] = set()
+        self._stored: dict[Any, tuple[Any, float, bool]] = {}
         self.quarantined: dict[Any, str] = {}
         """Clients whose adapter can't take part, as far as it shows by itself."""
         self.failed: dict[Any, str] = {}
@@ -145,9 +144,7 @@ class AdapterRound:
             reason = reason_of(error) if folder is None else short(error, REASON_CHARACTERS)
             self.quarantined[client] = reason
             parsed = Unreadable(reason)
-        self._stored[client] = parsed, size
-        if in_file:
-            self._in_files.add(client)
+        self._stored[client] = parsed, size, in_file
         return self.quarantined.get(client)
 
     def fail(self, client: Hashable, reason: str) -> None:
@@ -167,15 +164,15 @@ class AdapterRound:
             raise TooFewClientsError("No client's adapter was added to this round.", failed=self.failed)
         ids = in_order(list(self._stored))
         settings = self._settings
+        updates, sizes, in_files = zip(*[self._stored[one] for one in ids], strict=True)
         with NamedErrors(ids, self.failed):
-            clients = parse_adapters([self._stored[one][0] for one in ids], settings, strict=strict, **self._points)
+            clients = parse_adapters(updates, settings, strict=strict, **self._points)
             # Files may be rewritten while they are read several times: adapters are small, and are copied once.
-            in_files = {at for at, one in enumerate(ids) if one in self._in_files}
             pairs = zip(clients.clients, clients.adapters, strict=True)
-            adapters = tuple(one.copied() if client in in_files else one for client, one in pairs)
+            adapters = tuple(one.copied() if in_files[client] else one for client, one in pairs)
             clients = replace(clients, adapters=adapters)
-            sizes = np.array([self._stored[one][1] for one in ids], dtype=np.float64)
-            source = AdapterUpdates(clients, settings, ids=ids, sizes=sizes, failed=dict(self.failed), strict=strict)
+            more = {"ids": ids, "sizes": np.array(sizes, dtype=np.float64), "failed": dict(self.failed)}
+            source = AdapterUpdates(clients, settings, strict=strict, **more)
             own, kind = self._aggregator, AdapterAggregation
             result = run(source, own, self._seed, history=self._history, watch=watch, result=kind)
         assert isinstance(result, kind)

@@ -25,7 +25,7 @@ from bartizan.sources.adapters.merge import combined
 from bartizan.sources.adapters.two_sided import TwoSided
 
 ROUNDING = 1e-9  # of the reference's squared norm: float32 sketches are not compared with what differs less from it
-LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
+MIN_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
 ROWS_TO_PROJECT = 1024  # of all clients' factors in a module, from which on a projection costs less
 
 
@@ -34,8 +34,7 @@ class AdapterUpdates:
 
     def __init__(self, clients: Adapters, settings: LoRA, **more: Any) -> None:
         self.clients, self.settings = clients, settings
-        layout = clients.layout
-        self.roster = Roster(clients.n_sent, layout.dim, layout.widest, clients.quarantined, **more)
+        self.roster = Roster(clients.n_sent, 0, clients.dtype, clients.quarantined, **more)
         self._cancelled: dict[int, float] = {}
 
     def refuses(self, rule: AnyRule, sketch: Sketch) -> str | None:
@@ -50,9 +49,8 @@ class AdapterUpdates:
             rows = sum(max(one.form.ranks) for one in adapters)
             return rows <= ROWS_TO_PROJECT or adapters[0].form.device != "cpu"
 
-        return settled(
-            sketch, rule.needs_distances, exact_is_faster, TwoSided()
-        ), fresh_seed() if seed is None else seed
+        chosen = settled(sketch, rule.needs_distances, exact_is_faster, TwoSided())
+        return chosen, fresh_seed() if seed is None else seed
 
     def measure(
         self,
@@ -71,8 +69,8 @@ class AdapterUpdates:
         else:
             found, negligible = self._about_reference(own, sketch, seed, short)
             # Those whose factors cancel each other have too few digits left to be compared.
-            self._cancelled |= {own.clients[row]: found.kept[row] for row in np.flatnonzero(found.kept < LEAST_KEPT)}
-            found.squared_norms[np.flatnonzero(found.kept < LEAST_KEPT)] = np.nan
+            self._cancelled |= {own.clients[row]: found.kept[row] for row in np.flatnonzero(found.kept < MIN_KEPT)}
+            found.squared_norms[np.flatnonzero(found.kept < MIN_KEPT)] = np.nan
         norms_only = np.empty((len(own.rows), 0)) if isinstance(sketch, Norms) else None
         dots = found.dots[:, 0] if own.trusted is not None and about is None else None
         return Measurements(

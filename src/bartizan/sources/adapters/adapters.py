@@ -21,7 +21,7 @@ from bartizan.updates.parse import REASON_CHARACTERS, reason_of
 # As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
 NAME = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.\w+)?")
 WEIGHT = ".weight"
-LEAST_SCALE = 2.0**-12  # of s where alpha is a client's own: alpha = 1 at rank 4096
+MIN_SCALE = 2.0**-12  # of s where alpha is a client's own: alpha = 1 at rank 4096
 ADDS_NOISE = "adds noise to every coordinate, which would give adapters full rank"
 
 
@@ -64,8 +64,8 @@ class LoRA:
             raise TypeError(f"its lora_alpha is {quoted(alpha, 60)}, and the server's is {self.alpha}")
         wanted = float(self.alpha if alpha is None else alpha)  # type: ignore[arg-type]
         scale = wanted / (math.sqrt(rank) if self.use_rslora else rank)
-        if self.alpha is None and not LEAST_SCALE <= scale <= self.max_scale:
-            bound = f"{self.max_scale:g} is the most" if scale > self.max_scale else f"{LEAST_SCALE:.2g} is the least"
+        if self.alpha is None and not MIN_SCALE <= scale <= self.max_scale:
+            bound = f"{self.max_scale:g} is the most" if scale > self.max_scale else f"{MIN_SCALE:.2g} is the least"
             raise TypeError(f"its alpha / r is {scale:.3g}, and {bound}")
         return scale
 
@@ -221,10 +221,10 @@ class Adapters:
         return len(self.clients)
 
     @property
-    def layout(self) -> Layout:
-        """The precision of one adapter's factors; the widest of the round decides at which norm numbers overflow."""
+    def dtype(self) -> np.dtype:
+        """The widest precision of the clients' factors, which decides at which norm numbers overflow."""
         wide = any("float64" in pair for form in {one.form for one in self.adapters} for pair in form.dtypes)
-        return Layout.of({(): np.empty(0, np.float64 if wide else np.float32)})
+        return np.dtype(np.float64 if wide else np.float32)
 
     @property
     def rows(self) -> list[Adapter]:

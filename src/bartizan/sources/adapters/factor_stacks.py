@@ -17,9 +17,9 @@ from bartizan._util.types import Floats
 from bartizan.sources.adapters.adapters import Adapter
 from bartizan.updates.layout import is_tensor, on_gpu
 
-STEP, LEAST_STEP = 4096, 256  # columns of factors in host memory that are copied at a time, powers of two
-MANY = 2**25  # numbers in host memory from which on they are fewer
-BATCH, BATCH_ON_GPU = 2**22, 2**28  # numbers of modules that are stacked together, if it is more than one
+STEP, MIN_STEP = 4096, 256  # columns of factors in host memory that are copied at a time, powers of two
+MAX_PIECE = 2**25  # numbers in host memory from which on they are fewer
+STACK_SIZE, STACK_SIZE_ON_GPU = 2**22, 2**28  # numbers of modules that are stacked together, if it is more than one
 CANCELLED = 1e-2  # below this part of what factors could make, float32 sums lack digits
 
 
@@ -82,7 +82,7 @@ class Stack:
         factors, n, rows = self.factors[side], len(self.modules), len(self.coefficients)
         width = int(factors[0].shape["BA".index(side)])
         step = width if on_gpu(factors[0]) else STEP
-        while step < width and step > LEAST_STEP and step * rows > MANY:
+        while step < width and step > MIN_STEP and step * rows > MAX_PIECE:
             step //= 2
         for low in range(0, width, step):
             parts, columns = factors, slice(low, low + step)
@@ -127,7 +127,7 @@ def exact(adapters: Sequence[Adapter], fixed: Sequence[int] = (), about: Adapter
 
 
 def sums_in_float32(adapters: Sequence[Adapter], about: Adapter | None = None) -> bool:
-    """Whether all factors are of 16 bits and on a GPU, whose matrix units then multiply them without loss."""
+    """Return whether all factors are of 16 bits and on a GPU, whose matrix units then multiply them without loss."""
     dtypes = {dtype for form in {one.form for one in adapters} for pair in form.dtypes for dtype in pair}
     return about is None and adapters[0].form.device != "cpu" and len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
 
@@ -166,7 +166,7 @@ def stacks(
     for (d_out, d_in, *_), modules in alike.items():
         ranks = np.array([one.form.ranks[modules[0]] for one in each])
         scales = np.array([one.form.scales[modules[0]] for one in each])
-        most = BATCH_ON_GPU if on_gpu(each[0].A[0]) else BATCH
+        most = STACK_SIZE_ON_GPU if on_gpu(each[0].A[0]) else STACK_SIZE
         n = max(1, most // int((ranks.sum() + map_rows) * (max(d_out, d_in) + ranks.sum())))
         for some in (modules[low : low + n] for low in range(0, len(modules), n)):
             own = {side: list(chain.from_iterable(factors[side][i] for i in some)) for side in "BA"}

@@ -19,7 +19,7 @@ from bartizan.updates.files import create_update, open_update
 from bartizan.updates.layout import on_gpu
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-MOST_CONFIG = 2**20  # bytes
+MAX_CONFIG_BYTES = 2**20
 ABSENT: tuple[Any, ...] = (None, False, "none", [], {})
 # Options that change what an adapter does to the model in other ways than s B A of the factors' own shapes.
 UNLIKE = (
@@ -57,7 +57,7 @@ def open_adapter(folder: str | os.PathLike[str]) -> Configured:
 def read_config(folder: Path) -> dict[str, Any]:
     """The JSON object of a folder's configuration; ValueError where there is none."""
     try:
-        config = json.loads(read_regular(folder / CONFIG, MOST_CONFIG))
+        config = json.loads(read_regular(folder / CONFIG, MAX_CONFIG_BYTES))
     except OSError as unread:
         raise_if_exhausted(unread, f"{folder} can't be read")
         raise ValueError(f"{folder} is no peft folder: {CONFIG} can't be read: {unread.strerror}.") from None

@@ -16,7 +16,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.measure.sketches import Sketch
 from bartizan.sources.adapters.adapters import Adapter, Form, LoRA, parse_adapter
 from bartizan.sources.adapters.factor_stacks import (
-    LEAST_STEP,
+    MIN_STEP,
     Measured,
     Stack,
     kept_part,
@@ -29,7 +29,7 @@ from bartizan.sources.adapters.factor_stacks import (
 )
 from bartizan.updates.layout import is_tensor
 
-MOMENTS = 80  # of the largest number tried; from about 2 ln(1 / odds) on they are no help
+MOMENTS = 80  # of the largest number tried; from about 2 ln(1 / probability) on they are no help
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class RandomSigns:
         self.rows = rows
         self.key = np.random.SeedSequence(seed, spawn_key=(2,)).generate_state(2, np.uint64)
         # Philox gives 256 bits for each step of its counter, and factors are read from multiples of 256 columns.
-        steps = [-(-width // LEAST_STEP) * rows for _, d_out, d_in in shapes for width in (d_out, d_in)]
+        steps = [-(-width // MIN_STEP) * rows for _, d_out, d_in in shapes for width in (d_out, d_in)]
         self.starts = np.cumsum([0, *steps]).tolist()
 
     def columns(self, modules: npt.NDArray[np.intp], side: str, low: int, x: Any) -> Any:
@@ -163,7 +163,7 @@ class RandomSigns:
         n, _, width = x.shape
         words = np.empty((n, -(-width * self.rows // 64)), "<u8")
         for own, module in zip(words, modules.tolist(), strict=True):
-            counter = self.starts[2 * module + "BA".index(side)] + low // LEAST_STEP * self.rows
+            counter = self.starts[2 * module + "BA".index(side)] + low // MIN_STEP * self.rows
             own[:] = np.random.Philox(key=self.key, counter=counter).random_raw(words.shape[1])
         signs = _signs(words.view(np.uint8), x)
         return signs.reshape(n, -1)[:, : width * self.rows].reshape(n, width, self.rows)
@@ -217,8 +217,8 @@ def _least_ratio(q: int, rows: int, odds: float) -> float:
     """Return the lower end, by Chernoff's bound.
 
     A quadratic form of signs is not negative and has a second moment of at most 3 times its squared mean w. Of all such
-    variables, 3w with odds 1/3 and else 0 has the largest E exp(-x z). For the traces the same holds again: what is
-    left of the forms is a mixture of exponentials in them. So the bound is that of rows and columns that are 3 or 0.
+    variables, 3w with probability 1/3 and else 0 has the largest E exp(-x z). For the traces the same holds again: what
+    is left of the forms is a mixture of exponentials in them. So the bound is that of rows and columns that are 3 or 0.
     """
     x = np.geomspace(1e-4, 1e3, 2000)[:, None]
     n = np.arange(q + 1)  # columns of a group that are not 0

@@ -59,7 +59,7 @@ class FirstReading:
 
     plan: ReadPlan
     digests: Mapping[int, bytes]
-    """The reason by the client's number within the part."""
+    """Digests of the sketches, by the client's number within the part."""
 
     @property
     def layout(self) -> Layout:
@@ -85,12 +85,12 @@ class Shell:
         return cls(leaf.dtype, tuple(leaf.shape), is_tensor(leaf))
 
     def array(self) -> Any:
-        """Return an array of this dtype and shape; its memory is never written to, and so takes no RAM."""
+        """Return an array of this dtype and shape, which repeats one number: a client may claim any size."""
         if not self.is_tensor:
-            return np.empty(self.shape, self.dtype)
+            return np.broadcast_to(np.empty((), self.dtype), self.shape)
         import torch
 
-        return torch.empty(self.shape, dtype=self.dtype)
+        return torch.empty((), dtype=self.dtype).expand(self.shape)
 
 
 @dataclass
@@ -100,31 +100,28 @@ class PartReport:
     n_sent: int
     layout: Layout | None
     """The layout that clients were sketched in; None if that of most can't be."""
-    kinds: list[tuple[Layout, Any, Any]] = field(default_factory=list)
-    """Layouts, forms, and containers with a `Shell` in the place of each array, each once."""
+    kinds: dict[tuple[Layout, Any], int] = field(default_factory=dict)
+    """Layouts and forms of the clients' updates, each with its place in `shells`."""
+    shells: list[Any] = field(default_factory=list)
+    """Containers with a `Shell` in the place of each array."""
     kind_of: dict[int, int] = field(default_factory=dict)
-    """The index in `kinds` of each readable client's update."""
+    """The place in `shells` of each readable client's update."""
     unreadable: dict[int, str] = field(default_factory=dict)
     clients: list[int] = field(default_factory=list)
     """The clients that were sketched, in order."""
     measured: Measurements | None = None
     faults: dict[int, str] = field(default_factory=dict)
-    """Return the faults in the numbers of clients whose norms are not finite, or too large."""
+    """The faults in the numbers of clients whose norms are not finite, or too large."""
     digests: dict[int, bytes] = field(default_factory=dict)
     """Digests of the sketches of clients that the worker opened itself and will open again."""
     version: str = field(default_factory=lambda: __version__)  # of this library on the worker
 
-    def kind(self, one: ParsedUpdate, known: dict[Any, int]) -> int:
-        """Return the index in `kinds` of this update; `known` has those of equal layouts by identity."""
-        form = form_of(one.plain)
-        place = known.get((id(one.layout), form))
-        if place is None:
-            places = (at for at, kind in enumerate(self.kinds) if kind[:2] == (one.layout, form))
-            place = next(places, len(self.kinds))
-            if place == len(self.kinds):
-                self.kinds.append((one.layout, form, rebuild(one.plain, lambda _, leaf: Shell.of(leaf))))
-            known[id(one.layout), form] = place
-        return place
+    def add_kind(self, client: int, one: ParsedUpdate) -> None:
+        """Record the kind of a client's update."""
+        place = self.kinds.setdefault((one.layout, form_of(one.plain)), len(self.shells))
+        if place == len(self.shells):
+            self.shells.append(rebuild(one.plain, lambda _, leaf: Shell.of(leaf)))
+        self.kind_of[client] = place
 
 
 def inspect_part(
@@ -157,10 +154,9 @@ def _inspect_held(
 ) -> Measurements | None:
     """Sketch the clients that are held, and add them to the report."""
     clients, inspected = held.clients, InspectedUpdates.of(held.taken())
-    known: dict[Any, int] = {}  # by identity of the layout: most clients share one object
     for row, one in list(inspected.parsed.items()):
         try:
-            report.kind_of[clients[row]] = report.kind(one, known)
+            report.add_kind(clients[row], one)
         except Exception as error:  # names and containers may be of a client's own classes
             del inspected.parsed[row]
             inspected.unreadable[row] = reason_of(error)

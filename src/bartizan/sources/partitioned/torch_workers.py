@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +22,6 @@ class Shared:
     number: int
 
 
-@dataclass(frozen=True)
-class Request:
-    """A request of the first rank to all: to keep a value, or to run a step on their part."""
-
-    wanted: Literal["share", "map", "sum"]
-    step: Any
-    arguments: Mapping[int, Sequence[Any]] = field(default_factory=dict)
-
-
 class RankWorkers:
     """One rank and its part; on the first rank, the workers of the group."""
 
@@ -40,31 +31,32 @@ class RankWorkers:
 
     def serve(self) -> Aggregation[Any]:
         """Answer the first rank until it sends the result."""
-        while isinstance(request := self._ranks.broadcast(None, Request, Aggregation), Request):
-            self._answer(request)
+        while isinstance(request := self._ranks.broadcast(None, tuple, Aggregation), tuple):
+            self._answer(*request)
         return request
 
     def share(self, value: Any) -> Any:
-        self._ask(Request("share", value))
+        self._ask("share", value)
         return Shared(len(self._shared) - 1)
 
     def map(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
-        answers = self._ask(Request("map", step, arguments))
+        answers = self._ask("map", step, arguments)
         return {part: answers[part] for part in arguments}
 
     def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> list[Any]:
-        return [each for each in self._ask(Request("sum", step, arguments)) if each is not None]
+        return [each for each in self._ask("sum", step, arguments) if each is not None]
 
-    def _ask(self, request: Request) -> Any:
-        return self._answer(self._ranks.broadcast(request, Request))
+    def _ask(self, *request: Any) -> Any:
+        """Have all ranks keep a value, or run a step on their part, this one included."""
+        return self._answer(*self._ranks.broadcast(request, tuple))
 
-    def _answer(self, request: Request) -> Any:
-        if request.wanted == "share":
-            return self._shared.append(request.step)
-        given, own = request.arguments.get(self._ranks.rank), None
+    def _answer(self, wanted: str, step: Any, arguments: Mapping[int, Sequence[Any]] | None = None) -> Any:
+        if arguments is None:
+            return self._shared.append(step)
+        given, own = arguments.get(self._ranks.rank), None
         if given is not None:
-            own = self._ranks.attempt(lambda: request.step(self._part, *self._resolved(given)))
-        if request.wanted == "sum" and self.n_parts > MAX_SUMS:
+            own = self._ranks.attempt(lambda: step(self._part, *self._resolved(given)))
+        if wanted == "sum" and self.n_parts > MAX_SUMS:
             return [self._ranks.sum_by_tree(own)]
         return self._ranks.gather_to_leader(own)
 

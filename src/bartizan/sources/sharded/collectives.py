@@ -119,12 +119,8 @@ class RankGrid:
 
     def gather_to_leader(self, own: Any) -> list[Any]:
         """The objects of all ranks of one copy, on its first; the others get nothing. A `Failure` is raised there."""
-        if not self.is_leader:
-            self._send(own, 0)
-            return []
-        gathered = [own if rank == 0 else self._receive(rank) for rank in range(self.n_shards)]
-        self._check(gathered, object)
-        return gathered
+        gathered: list[Any] | None = self.sum_by_tree(own if isinstance(own, Failure) else [own])
+        return gathered or []
 
     def sum_by_tree(self, own: Any) -> Any:
         """The sum of the objects of all ranks of one copy that are not None, on its first; a `Failure` is raised there.

@@ -83,7 +83,7 @@ def with_zero(update: Any) -> Any:
 
 
 def has_no_columns(shard: Any) -> bool:
-    """Whether most of the readable updates have no floating-point columns."""
+    """Return whether most of the readable updates have no floating-point columns."""
     if is_array(shard):
         return shard.ndim > 1 and len(shard) > 0 and 0 in shard.shape[1:]
     n_with = n_without = 0
@@ -98,7 +98,7 @@ def has_no_columns(shard: Any) -> bool:
 
 
 def padded_to_block(clients: Updates, first: int, multiple_of: int) -> Updates:
-    """Columns that begin at coordinate `first`, after zeros from the multiple below on.
+    """Return columns that begin at coordinate `first`, after zeros from the multiple below on.
 
     The rest of a block that a sketch maps as a whole is another rank's: the sketches of both parts add up to that of
     the block.
