@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from bartizan._util.types import Array
 from bartizan.updates.columns import inner_products
 from bartizan.updates.layout import is_tensor
 
@@ -83,7 +82,8 @@ class Measurements:
         ends[-1] += parts[-1].has_trusted
 
         def joined(name: str) -> Any:
-            return _joined([getattr(part, name)[:end] for part, end in zip(parts, ends, strict=True)])
+            arrays = [getattr(part, name)[:end] for part, end in zip(parts, ends, strict=True)]
+            return sys.modules["torch"].cat(arrays) if is_tensor(arrays[0]) else np.concatenate(arrays)
 
         return replace(
             parts[0],
@@ -133,9 +133,3 @@ class Measurements:
         if gram is None:
             gram = np.broadcast_to(np.float64(0), (len(norms), len(norms)))
         return replace(self, squared_norms=norms, gram=gram, trusted_dots=dots)
-
-
-def _joined(parts: Sequence[Any]) -> Array:
-    if is_tensor(parts[0]):
-        return sys.modules["torch"].cat(list(parts))
-    return np.concatenate(parts)
