@@ -28,7 +28,8 @@ def main() -> None:
     parser.add_argument("--workspace", type=Path, default=Path(tempfile.gettempdir(), "bartizan-nvflare"))
     options = parser.parse_args()
 
-    aggregator = None if options.rule == "fedavg" else RobustAggregator(options.rule, options.n_byzantine)
+    n_byzantine = None if options.rule == "mean" else options.n_byzantine
+    aggregator = None if options.rule == "fedavg" else RobustAggregator(options.rule, n_byzantine)
     torch.manual_seed(0)
     recipe = FedAvgRecipe(
         name="garments",

@@ -15,13 +15,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bartizan.registry import DEFAULT_RULE
 from studies.options import add_parts
 from studies.rows import write_json
+from studies.tables import markdown_table
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "support"))
@@ -63,17 +64,24 @@ def measure(
             write_json(out, rows)
 
 
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the accuracies of each repetition by rule, without hostile clients and with them."""
+    ends = {(row["rule"], row["hostile"] > 0): row["ends"] for row in rows}
+    shown = {key: ", ".join(f"{end:.3f}" for end in some) for key, some in ends.items()}
+    body = [[f"`{rule}`", shown.get((rule, False), ""), shown[rule, True]] for rule, attacked in ends if attacked]
+    return markdown_table(["rule", "nobody attacks", f"{HOSTILE} attack"], body)
+
+
 def simulated(rule: str, hostile: int, rounds: int) -> float:
     """Return the last accuracy of the Flower app, on ten simulated nodes."""
     settings = {"rule": rule, "hostile": hostile, "n-byzantine": HOSTILE, "rounds": rounds}
     config = " ".join(f"{key}={toml(value)}" for key, value in settings.items())
     nodes = "num-supernodes=10 client-resources-num-cpus=1"
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     # Sockets of ray lie in its folder, and a socket's path has at most 107 characters.
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryDirectory(prefix="ray") as short,
-        Processes(Path(folder), RAY_TMPDIR=short, PYTHONPATH=path) as started,
+        Processes(Path(folder), RAY_TMPDIR=short, PYTHONPATH=path()) as started,
     ):
         app = str(ROOT / "examples" / "flower")
         command = ["flwr", "run", app, "local", "--stream", "--federation-config", nodes, "--run-config", config]
@@ -90,8 +98,15 @@ def job(rule: str, hostile: int, rounds: int) -> float:
     script = str(ROOT / "examples" / "nvflare" / "job.py")
     with tempfile.TemporaryDirectory() as workspace:
         options = ["--rule", name, "--hostile", str(hostile), "--rounds", str(rounds), "--workspace", workspace]
-        done = subprocess.run([sys.executable, script, *options], cwd=workspace, capture_output=True, text=True)
+        environment = {**os.environ, "PYTHONPATH": path()}
+        command = [sys.executable, script, *options]
+        done = subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True)
     return accuracy(done.stdout + done.stderr, r"^Accuracy: ([\d.]+)$")
+
+
+def path() -> str:
+    """Return where the processes import from: this checkout comes first."""
+    return os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
 
 
 def accuracy(said: str, pattern: str) -> float:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from bartizan import sketch
-from studies.measurements import adaptive, few_sites, scaling, tails
+from studies.measurements import adaptive, example_attacks, few_sites, scaling, tails
 from studies.rows import RESULTS, kept
 from studies.tables import table_of
 from studies.theory.parts import PARTS
@@ -17,7 +17,10 @@ K, DELTA, ROUNDS = 4096, 0.05, 100
 
 def parts() -> dict[str, str]:
     """Return the tables by the names of their markers."""
-    sites = json.loads((RESULTS / "few-sites.json").read_text(encoding="utf-8"))
+    sites, in_flower, in_nvflare = (
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("few-sites", "example-attacks-flower", "example-attacks-nvflare")
+    )
     return {
         **{f"theory_{name}": part.table(kept(f"theory-{name}")) for name, part in PARTS.items()},
         "guarantees": guarantees(),
@@ -32,6 +35,8 @@ def parts() -> dict[str, str]:
         "traffic": table_of(kept("traffic")),
         "adapter_errors": table_of(kept("adapter-errors")),
         "few_sites": few_sites.table(sites),
+        "example_flower": example_attacks.table(in_flower),
+        "example_nvflare": example_attacks.table(in_nvflare),
     }
 
 

@@ -49,6 +49,8 @@ PAGES = (
     DOCS / "guides" / "adapters.md",
     DOCS / "guides" / "distributed.md",
     DOCS / "guides" / "few-sites.md",
+    DOCS / "flower.md",
+    DOCS / "nvflare.md",
     ROOT / "README.md",
 )
 CPU, GPU = "speed-cpu.json", "speed-h200.json"

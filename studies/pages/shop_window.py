@@ -84,13 +84,13 @@ def deployments(folder: Path) -> list[Deployment]:
             sites(folder / "few-sites.json"),
         ),
         Deployment(
-            "LoRA adapters, 20 clients of which 4 attack, perplexity",
+            "LoRA adapters, 20 clients of which 4 attack, perplexity (lower is better)",
             "bartizan sweep studies/guide/adapters.toml",
             trained(folder / "adapters.jsonl", adapters=8),
             METRICS["perplexity"],
         ),
         Deployment(
-            "text, 20 clients of which 6 attack, perplexity",
+            "text, 20 clients of which 6 attack, perplexity (lower is better)",
             "bartizan sweep studies/pages/text.toml",
             trained(folder / "window-text.jsonl"),
             METRICS["perplexity"],
