@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
@@ -281,13 +282,19 @@ def sketch_of(sketch: Any) -> Sketch | str:
     if isinstance(sketch, Sketch) or (isinstance(sketch, str) and sketch == "auto"):
         return sketch
     if isinstance(sketch, str):
-        from bartizan import registry
-
-        return registry.sketch(sketch)
+        return _named_sketch(sketch)
     raise TypeError(
         f"sketch must be a sketch such as Exact() or Rotated(k=4096), its name, or 'auto'; got {quoted(sketch)}."
         f"{_hint(sketch)}"
     )
+
+
+@lru_cache(maxsize=16)
+def _named_sketch(name: str) -> Sketch:
+    """Return a sketch by its name, looked up once: small rounds are called often."""
+    from bartizan import registry
+
+    return registry.sketch(name)
 
 
 def _hint(given: Any) -> str:
