@@ -125,6 +125,20 @@ def test_table_and_advice_follow_from_the_runs(worst, told, tmp_path):
     assert rows["mean"][-1] == "broke"
     assert any("Take arc >> caf here" in sentence for sentence in made.findings) == (told == "held")
     assert ("None of the rules held under all attacks" in made.findings[0]) == (told != "held")
+    (cost,) = training.cost_of_lie(made.cells)
+    best = "krum 30 points" if told == "broke" else "arc >> caf 2 points"
+    assert cost == f"LIE hides among the honest updates, and still costs mean 1 point and {best}."
+
+
+def test_no_times_are_shown_where_answers_differ(monkeypatch, capsys):
+    from bartizan.lab.demo import aggregation_demo
+
+    aggregation_demo.speed(training.DEFAULT_RULE, n_clients=12, n_byzantine=3, dim=9000)
+    assert "arc >> caf, projected" in capsys.readouterr().out
+    monkeypatch.setattr(aggregation_demo, "plain_krum", lambda x, f: x[0])
+    with pytest.raises(AssertionError, match="no times are shown"):
+        aggregation_demo.speed(training.DEFAULT_RULE, n_clients=12, n_byzantine=3, dim=9000)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
 from bartizan.judge.judge import geometry_by
+from bartizan.lab.config.build_parts import rule_for
+from bartizan.lab.config.choices import CHOICES
 from bartizan.measure import Exact, Rotated, Sketch
 from bartizan.measure.sketches import Norms
 from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule
@@ -106,3 +109,37 @@ def run(n_clients: int = 50, n_byzantine: int = 10, dim: int | None = None) -> N
             print()
         print(f"{attack if name == 'Mean' else '':<9} {name:<15}", *line, flush=True)
     print(LEGEND, f"Done in {time.perf_counter() - started:.0f} s.", sep="\n")
+
+
+def plain_krum(x: Array, f: int) -> Array:
+    """Return the update that Krum selects, by a loop over all pairs as its definition reads."""
+    squares, difference = np.zeros((len(x), len(x))), np.empty_like(x[0])
+    for i, j in combinations(range(len(x)), 2):
+        np.subtract(x[i], x[j], out=difference)
+        squares[i, j] = squares[j, i] = difference @ difference
+    nearest = np.sort(squares)[:, 1 : len(x) - f - 1]  # without the client itself
+    return np.asarray(x[nearest.sum(axis=1).argmin()])
+
+
+def speed(rule: str, n_clients: int = 50, n_byzantine: int = 15, dim: int = 1_000_000) -> None:
+    """Print the time of one round with a rule and with Krum, beside NumPy's mean and a plain Krum."""
+    x = honest_updates(n_clients, dim)
+    x[:n_byzantine] = attacks.sign_flip(x[n_byzantine:], n_byzantine, np.random.default_rng(0))
+    own, _ = rule_for(CHOICES["rule"].of({"name": rule}), n_clients, n_byzantine)
+    aggregators = {
+        f"{name}, {word}": Aggregator(one, sketch)
+        for name, one in ((rule, own), ("krum", Krum(n_byzantine)))
+        for word, sketch in zip(("exact", "projected"), SKETCHES, strict=True)
+    }
+    found = {name: aggregate(x) for name, aggregate in aggregators.items()}  # and compiles the kernels
+    plain, seconds = machine.timed(partial(plain_krum, x, n_byzantine))
+    right = [np.allclose(one.weights @ x, one.update, atol=1e-5) for one in found.values()]
+    if not (np.array_equal(found["krum, exact"].update, plain) and all(right)):
+        raise AssertionError("The answers of bartizan and of plain NumPy differ, so no times are shown: report a bug.")
+    calls = {"NumPy's mean": partial(np.mean, x, axis=0)} | {name: partial(one, x) for name, one in aggregators.items()}
+    times = {name: min(machine.timed(call)[1] for _ in range(3)) for name, call in calls.items()}
+    mean = times["NumPy's mean"]
+    times["krum, a loop over pairs in NumPy"] = seconds
+    print(f"\nOne round of {n_clients} clients x {dim:,} coordinates, answers checked against plain NumPy's:\n")
+    for name, spent in times.items():
+        print(f"{name:<34}{1e3 * spent:>8.1f} ms  {spent / mean:>6.1f} x the mean")

@@ -13,9 +13,10 @@ from typing import Any
 
 from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.demo.aggregation_demo import speed
 from bartizan.lab.report.groups import GridCell
-from bartizan.lab.report.verdicts import largest_loss, verdict
-from bartizan.lab.report.wording import difference, tenths
+from bartizan.lab.report.verdicts import best_worst_case, judged, largest_loss, verdict
+from bartizan.lab.report.wording import difference, listed, tenths
 from bartizan.lab.report.write import write
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.sweep import sweep
@@ -46,8 +47,7 @@ LEGEND = """\
 Accuracy on 2,000 test images that no client has, after the last round; guessing gives 10%.
 In brackets the attackers' part of the weight, mean over the rounds.
 mca starts at the mean, as in the paper. All but the exact rows are projected to k=4096.
-More: bartizan demo --attacks foe,ipm --rules mean,bulyan --seeds 0,1,2; bartizan list.
-What each rule costs the server: bartizan demo aggregation"""
+More: bartizan demo --attacks foe,ipm --rules mean,bulyan --seeds 0,1,2; bartizan list"""
 
 
 def experiments(
@@ -87,8 +87,9 @@ def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) ->
         made = write(place(folder, runs), folder / "report.html", title="50 clients, 15 of them attackers")
         cells = made.content.cells
         print(f"\n{table(cells, runs)}\n\n{LEGEND}\n")
-        for sentence in made.content.findings:
+        for sentence in (*made.content.findings, *cost_of_lie(cells)):
             print(fill(sentence, 88))
+        speed(DEFAULT_RULE)
         print(f"\nReport, to be opened in a browser: {made.page.resolve()}")
     print(f"Done in {time.perf_counter() - started:.0f} s.")
     return 1 if failed else 0
@@ -107,6 +108,17 @@ def table(cells: Sequence[GridCell], runs: Sequence[Experiment]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines]
     return "\n".join([shown[0], "-" * len(shown[0]), *shown[1:]])
+
+
+def cost_of_lie(cells: Sequence[GridCell]) -> list[str]:
+    """Return what the attack that hides best costs the mean, and the rule with the best worst case."""
+    best = best_worst_case(cells)
+    kept = [("mean", ""), (best.rule, best.sketch)] if best else []
+    own = [cell for cell in cells if cell.attack == "lie" and judged(cells, cell)]
+    own = [cell for cell in own if (cell.rule, "" if cell.rule == "mean" else cell.sketch) in kept]
+    own.sort(key=lambda cell: cell.rule != "mean")
+    costs = [f"{cell.rule} {difference(max(0.0, largest_loss(cells, [cell])[0]))}" for cell in own]
+    return [f"LIE hides among the honest updates, and still costs {listed(costs)}."] if costs else []
 
 
 def _entry(cell: GridCell | None) -> str:
