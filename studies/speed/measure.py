@@ -186,7 +186,7 @@ def judged(problem: Problem, engine: Engine, answer: Answer, defined: Floats) ->
 
     if (w := answer.weights) is not None:
         if w.shape != (problem.clients,) or (w < 0).any() or w.sum() > 1 + 1e-9:
-            return verdict(False, "the weights are not one a client, none negative, with a sum of at most 1")
+            return verdict(False, "the weights are not one per client, none negative, with a sum of at most 1")
         if (off := problem.distance(answer.update, problem.combined(w))) > tolerance:
             return verdict(False, f"the update is {off:.2g} spreads from what its own weights make")
     if to_definition <= tolerance:

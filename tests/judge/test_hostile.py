@@ -410,13 +410,13 @@ def test_quarantine_spends_no_counter_of_a_bad_client():
 
 
 MISTAKES = {
-    "one dimension": (lambda: np.zeros(5), "one row a client"),
-    "no dimension": (lambda: np.array(5.0), "one row a client"),
+    "one dimension": (lambda: np.zeros(5), "one row per client"),
+    "no dimension": (lambda: np.array(5.0), "one row per client"),
     "a state dict": (lambda: {"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, "pass a list of several, or a dict by"),
-    "text": (lambda: "updates", "one update a client"),
-    "bytes": (lambda: b"updates", "one update a client"),
-    "None": (lambda: None, "one update a client"),
-    "a number": (lambda: 3.5, "one update a client"),
+    "text": (lambda: "updates", "one update per client"),
+    "bytes": (lambda: b"updates", "one update per client"),
+    "None": (lambda: None, "one update per client"),
+    "a number": (lambda: 3.5, "one update per client"),
     "an empty list": (list, "at least one client"),
     "no rows": (lambda: np.zeros((0, 5)), "at least one client"),
     "no columns": (lambda: np.zeros((5, 0)), "no floating-point numbers"),

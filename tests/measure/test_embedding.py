@@ -106,7 +106,7 @@ def without_signs(rows, seed):
         (Rotated(POWER // 8), dense, SEEDS),
         (Achlioptas(K, s=128), axes, 100),
     ],
-    ids=["no signs", "no mixing", "k/8", "3 non-zeros a column"],
+    ids=["no signs", "no mixing", "k/8", "3 non-zeros per column"],
 )
 def test_a_broken_sketch_is_found_out(broken, span, seeds):
     """No signs fail always, no mixing where two of the 8 axes meet, odds 0.04 a seed; k/8 with odds 0.05, and an

@@ -217,7 +217,7 @@ def test_ordinary_sizes_are_taken_as_they_are(sizes):
 
 
 def test_a_geometry_wants_rows():
-    with pytest.raises(ValueError, match=r"one row a client"):
+    with pytest.raises(ValueError, match=r"one row per client"):
         Geometry.of([1.0, 2.0])
 
 

@@ -164,7 +164,7 @@ def test_caf_ends_after_a_few_rounds_where_a_far_attacker_holds_both_peers_for_t
     monkeypatch.setattr(byzpy_caf, "_dominant_eigenpair", counted(byzpy_caf._dominant_eigenpair))
     with pytest.raises(TooManyRoundsError):
         byzpy(norm_wise.CAF(4), x)
-    monkeypatch.setattr(np.random, "randn", counted(np.random.default_rng(0).standard_normal))  # one call a round
+    monkeypatch.setattr(np.random, "randn", counted(np.random.default_rng(0).standard_normal))  # one call per round
     with pytest.raises(TooManyRoundsError):
         byzfl.CAF(4)(x)
 

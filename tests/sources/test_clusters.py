@@ -22,7 +22,7 @@ def needs(engine):
 
 
 def run(engine, scenario, folder):
-    """What each process that makes the call tells: one, or one a rank."""
+    """What each process that makes the call tells: one, or one per rank."""
     needs(engine)
     program = [
         sys.executable,

@@ -114,7 +114,7 @@ def test_a_dtensor_brings_its_offset_and_gets_a_dtensor(ranks):
     points = {"reference": 0.1 * x[3], "trusted": x[7]}
     alone = bz.aggregate(x, bz.GeometricMedian(), sketch=bz.Rotated(64), seed=SEED, **points)
     call = ((bz.GeometricMedian(), bz.Rotated(64)), "dtensor", {"shard": x, "seed": SEED} | points)
-    listed = (call[0], "dtensor", call[2] | {"placement": "one a client"})
+    listed = (call[0], "dtensor", call[2] | {"placement": "one per client"})
     for called in (call, listed):
         answers = ranks([called] * 3)
         same(answers, alone)
@@ -135,8 +135,8 @@ def test_a_point_that_is_placed_otherwise_than_the_updates_is_refused(ranks, nam
 @pytest.mark.parametrize(
     ("client", "sent", "reason"),
     [
-        (4, "copies of one a client, over the other axis", "its DTensors are placed otherwise"),
-        (0, "copies of one a client, over the other axis", "its DTensors are placed otherwise"),
+        (4, "copies of one per client, over the other axis", "its DTensors are placed otherwise"),
+        (0, "copies of one per client, over the other axis", "its DTensors are placed otherwise"),
         (0, None, "the update is a NoneType"),
         (0, np.zeros(500), "wanted DTensors, as others sent"),
         (4, "shards of shards, no copies of them", ".* wanted at most one Shard, and Replicate"),
@@ -144,7 +144,7 @@ def test_a_point_that_is_placed_otherwise_than_the_updates_is_refused(ranks, nam
 )
 def test_a_client_that_is_no_such_dtensor_as_most_is_quarantined(ranks, client, sent, reason):
     x = numbers(p=1000)
-    call = {"shard": x, "placement": "copies of one a client", "odd": {client: sent}, "seed": SEED}
+    call = {"shard": x, "placement": "copies of one per client", "odd": {client: sent}, "seed": SEED}
     answers = ranks([((bz.MultiKrum(2),), "dtensor", call)] * 4)
     listed = list(x)
     listed[client] = None
@@ -248,7 +248,7 @@ def test_one_client_that_sends_dtensors_does_not_decide_how_all_are_read(ranks):
     others = {"placements": dict.fromkeys(PLACED, "plain"), "odd": {3: PLACED}}
     for form, call in (
         ("states", {"shard": states(x)} | others),
-        ("dtensor", {"shard": x, "placement": "one a client", "odd": {m: x[m] for m in range(M) if m != 3}}),
+        ("dtensor", {"shard": x, "placement": "one per client", "odd": {m: x[m] for m in range(M) if m != 3}}),
     ):
         answers = ranks([((bz.MultiKrum(2),), form, call)] * 4)
         assert [list(answer.quarantined) for answer in answers] == [[3]] * 4
@@ -496,7 +496,7 @@ def test_what_ends_a_round_is_an_error_on_all_ranks(ranks, rule, broken, error, 
         ({"offset": 0}, "ValueError", "Columns 0 to 1 are held twice, by ranks 0 and 1"),
         ({"offset": None}, "ValueError", "rank 1 passed no offset, but others did"),
         ({"offset": -1}, "ValueError", "rank 1: offset must be the coordinate"),
-        ({"shard": numbers()[0]}, "ValueError", "rank 1: Wanted one row a client"),
+        ({"shard": numbers()[0]}, "ValueError", "rank 1: Wanted one row per client"),
         ({"shard": {"a": 1}}, "TypeError", "rank 1: Wanted a 2-D array or a list"),
         ({"shard": None}, "TypeError", "rank 1: Wanted a 2-D array or a list"),
         ({"reference": np.full(5002, np.nan)}, "ValueError", "rank 1: reference must be finite"),

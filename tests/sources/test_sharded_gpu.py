@@ -66,7 +66,7 @@ def test_so_it_is_with_a_coordinate_wise_rule_and_a_rank_without_columns(gloo):
     same(gloo(calls(x, [40, 40], (Median(),), "float32")), alone, 1e-5)
 
 
-@pytest.mark.parametrize("placement", ["columns", "one a client"])
+@pytest.mark.parametrize("placement", ["columns", "one per client"])
 def test_with_gloo_a_dtensor_on_a_mesh_of_gpus_gets_one_back(gloo, placement):
     x = numbers(np.float32, p=1003)
     call = ((RULE, SKETCH), "dtensor", {"shard": x, "seed": SEED, "placement": placement})

@@ -64,7 +64,7 @@ def bulyan(x, f: int) -> list[int]:
 
 
 def subsets(M: int, f: int):
-    """All sets of M - f clients, one a row."""
+    """All sets of M - f clients, one per row."""
     return np.array(list(combinations(range(M), M - f)))
 
 

@@ -34,9 +34,9 @@ POINTS = ("reference", "trusted")
 # How (M, p) is placed, and how one update is.
 PLACEMENTS = {
     "columns": lambda S, R: ([S(1)], [S(0)]),
-    "one a client": lambda S, R: (None, [S(0)]),
-    "copies of one a client": lambda S, R: (None, [R(), S(0)]),
-    "copies of one a client, over the other axis": lambda S, R: (None, [S(0), R()]),
+    "one per client": lambda S, R: (None, [S(0)]),
+    "copies of one per client": lambda S, R: (None, [R(), S(0)]),
+    "copies of one per client, over the other axis": lambda S, R: (None, [S(0), R()]),
     "one row": lambda S, R: ([S(0)], [S(0)]),
     "rows": lambda S, R: ([S(0)], [S(0)]),
     "copies": lambda S, R: ([R()], [S(0)]),

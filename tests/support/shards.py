@@ -1,4 +1,4 @@
-"""Updates cut into shards, one call a rank, and what is expected of the answers."""
+"""Updates cut into shards, one call per rank, and what is expected of the answers."""
 
 from __future__ import annotations
 

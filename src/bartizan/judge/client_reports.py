@@ -58,7 +58,7 @@ class SizePolicy:
     def __str__(self) -> str:
         if self.sizes == "reported" and self.cap is not None:
             return f"as reported, {float(self.cap)} at most"
-        return "one a node" if self.sizes is None else "as given"
+        return "one per node" if self.sizes is None else "as given"
 
 
 def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:

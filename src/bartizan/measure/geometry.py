@@ -178,7 +178,7 @@ class Geometry:
         """The geometry of the rows of an (M, k) array about zero."""
         x = np.asarray(rows, dtype=np.float64)
         if x.ndim != 2 or not len(x):
-            raise ValueError(f"Geometry.of wants one row a client, (M, k); got shape {x.shape}.")
+            raise ValueError(f"Geometry.of wants one row per client, (M, k); got shape {x.shape}.")
         n_clients = len(x)
         if trusted is not None:
             x = np.vstack([x, np.asarray(trusted, dtype=np.float64)])

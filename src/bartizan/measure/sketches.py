@@ -201,7 +201,7 @@ class Projection(StreamingSketch):
 
 @dataclass(frozen=True)
 class Rotated(Projection):
-    r"""Sign, mix, sign, rotate, add: `mixing` non-zeros a column for log2(mixing) + 1 additions a coordinate.
+    r"""Sign, mix, sign, rotate, add: `mixing` non-zeros per column for log2(mixing) + 1 additions per coordinate.
 
     Coordinates are cut into blocks of k, a block into n = `mixing` sub-blocks of L = k/n lanes. Each coordinate gets
     a random sign; a Hadamard transform mixes the n sub-blocks, lane by lane; each result gets a second sign; each
@@ -285,7 +285,7 @@ class Achlioptas(Projection):
 
 @dataclass(frozen=True)
 class Gaussian(Projection):
-    """Independent entries N(0, 1/k), for which the embedding theorem holds, at k multiplications a coordinate.
+    """Independent entries N(0, 1/k), for which the embedding theorem holds, at k multiplications per coordinate.
 
     >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
     (1, 16)

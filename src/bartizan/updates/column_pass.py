@@ -18,7 +18,7 @@ from bartizan.updates.mapping import NEIGHBOURS, release, span
 
 Progress = Callable[[str, int, int], None]
 
-SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
+SUMS = 32  # bytes per column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{letter}iB": 2 ** (10 * (i + 1)) for i, letter in enumerate("KMGT")}
 UNITS |= {f"{letter}B": 10 ** (3 * (i + 1)) for i, letter in enumerate("kMGT")}

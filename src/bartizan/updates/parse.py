@@ -58,7 +58,7 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
     """Parse one array with a row per client: all clients have the same layout."""
     if updates.ndim < 2:
         raise ValueError(
-            f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
+            f"Wanted one row per client, (M, p); got an array of shape {tuple(updates.shape)}. "
             f"For a single client pass update[None]."
         )
     M = len(updates)
@@ -100,7 +100,7 @@ def as_list(updates: Any) -> Sequence[Any]:
     """Return one item per client; raise TypeError on a container that has no order of clients."""
     if isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
         raise TypeError(
-            f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
+            f"Wanted a 2-D array or a list with one update per client; got {type(updates).__name__}. "
             f"From a dict of clients pass list(updates.values())."
         )
     if hasattr(updates, "to_numpy"):
@@ -215,7 +215,16 @@ def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
     """Return one update as those of a round; raise ValueError if it holds no floats."""
     if not parsed.layout.dim:
         raise ValueError(NO_FLOATS)
-    return InspectedUpdates({0: parsed}, {}).fitted(parsed.layout, column_pass=column_pass)
+    return Updates(
+        layout=parsed.layout,
+        rows=stack([parsed.row], parsed.layout),
+        integers=(parsed.row.integers,),
+        clients=(0,),
+        n_sent=1,
+        quarantined={},
+        containers=(parsed.plain,),
+        column_pass=column_pass,
+    )
 
 
 def _misfit(layout: Layout, own: Layout) -> str | None:

@@ -114,7 +114,7 @@ class Measured:
     squared_norms: Floats
     """Exact."""
     dots: Floats
-    """Exact inner products with some of the adapters, one a column."""
+    """Exact inner products with some of the adapters, one per column."""
     kept: Floats
     """Each squared norm over the largest that factors of such lengths can have; near 0 they cancel each other."""
 
