@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import random
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import which
 
 import numpy as np
 import pytest
@@ -18,7 +23,7 @@ from bartizan import records as results
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
 
 from bartizan.lab.report import load as report
-from deployment import Deployment, simulate, wait_for
+from deployment import Deployment, node_keys, secured, signal_all, simulate, wait_for
 from places import spilled_bytes
 
 HERE = Path(__file__).parents[1] / "support"
@@ -31,6 +36,9 @@ WHY = {
     ("unlike", 1): "got '<f8' of shape (137438953472,)",  # a terabyte
     ("unlike", 2): "'extra' is not part of the model",
 }
+with_keys = pytest.mark.skipif(
+    not (which("openssl") and which("ssh-keygen")), reason="openssl and ssh-keygen make the keys"
+)
 
 
 @pytest.fixture
@@ -116,6 +124,112 @@ def checkpoint(out: Path) -> bool:
 def spilled(out: Path) -> int:
     """Pages of the spilled replies; each reply begins with a page of its own."""
     return spilled_bytes(out / "spill", int((out / "server.pid").read_text())) // mmap.PAGESIZE
+
+
+KEY = "--auth-supernode-private-key"
+
+
+@dataclass
+class RestartedNode:
+    """A SuperNode that is killed and started again."""
+
+    deployment: Deployment
+    key: Path
+    number: int
+    character: str
+    away_until: float = 0.0
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self.process = self.deployment.supernode(KEY, str(self.key), character=self.character, number=self.number)
+
+    @property
+    def gone(self) -> bool:
+        return self.process.poll() is not None
+
+
+def disturb(
+    nodes: list[RestartedNode], run: subprocess.Popen[bytes], patience: float, rng: random.Random
+) -> dict[int, int]:
+    """Kill SuperNodes at random moments while a run goes on, and start them again; at most two are away at once."""
+    kills = {signal.SIGTERM: 0, signal.SIGKILL: 0}
+    begin = time.monotonic()
+    next_kill = begin + 20
+    while run.poll() is None:
+        now = time.monotonic()
+        assert now < begin + patience, "the run does not end"
+        for node in nodes:
+            if node.gone and now >= node.away_until:
+                # While the SuperLink still believes in a node that was killed it refuses its successor: try again then.
+                node.away_until = now + 20
+                node.start()
+        if now >= next_kill and sum(node.gone for node in nodes) < 2:
+            victim = rng.choice([node for node in nodes if not node.gone])
+            how = rng.choice(list(kills))
+            signal_all(victim.process, how)
+            kills[how] += 1
+            victim.away_until = now + rng.uniform(2, 20)
+            next_kill = now + rng.uniform(10, 40)
+        time.sleep(0.2)
+    return kills
+
+
+@with_keys
+@pytest.mark.slow
+def test_a_long_run_whose_nodes_come_and_go_loses_and_leaks_nothing(tmp_path, out):
+    """Twenty rounds, each SuperNode killed now and then: with a key of its own it comes back as the node it was.
+
+    With TLS and node authentication, which refuses a node whose key is not registered.
+    """
+    characters = [*["honest"] * 6, "slow", "flip", "unreadable"]
+    rounds, ballast, patience = 20, 250_000, 40.0
+    with secured(tmp_path) as deployment:
+        keys = [node_keys(tmp_path, f"node-{number}") for number in range(len(characters))]
+        unregistered, _ = node_keys(tmp_path, "unregistered")
+        refused = deployment.supernode(KEY, str(unregistered), character="unregistered", number=len(characters))
+        assert refused.wait(60) != 0
+        for _, public in keys:
+            deployment.register(public)
+        nodes = [RestartedNode(deployment, keys[n][0], n, character) for n, character in enumerate(characters)]
+        settings = {"rounds": rounds, "n_byzantine": 2, "nodes": 7, "patience": patience, "ballast": ballast}
+        kills = disturb(nodes, deployment.start_run(APP, out=out, **settings), 2400, random.Random(5))
+        assert (out / "told.json").exists(), deployment.logs()
+        ids = [deployment.node_ids(number) for number in range(len(characters))]
+        in_temporary = list(deployment.temporary.iterdir())
+    held = [json.loads(line) for line in (out / "held.jsonl").read_text().splitlines()]
+    recorded = results.read(out / "run")
+    print(f"killed {kills}; connected {sum(map(len, ids))} times in all")
+    print(f"a round took {[round(line['seconds']['train']) for line in recorded.rounds]} s")
+    print(f"resident {[one['memory'] // 2**20 for one in held]} MB, open files {[one['files'] for one in held]}")
+    print(f"replies {[len(line['clients']) for line in recorded.rounds]}, in TMPDIR {len(in_temporary)}")
+
+    assert "unregistered" not in character_of(out).values()
+    assert sum(kills.values()) >= 5
+    assert sum(map(len, ids)) > len(characters)
+    assert all(len(set(own)) == 1 for own in ids)
+    assert [line["round"] for line in recorded.rounds] == list(range(1, rounds + 1))
+    assert recorded.end["status"] == "finished"
+    # A SuperNode that dies while it uploads leaves half a reply, for which Flower alone would wait three minutes.
+    assert max(line["seconds"]["train"] for line in recorded.rounds) < 3 * patience
+    with np.load(out / "model.npz") as model:
+        assert np.abs(model["w"] - np.linspace(-1, 1, 40)).max() < 0.05
+    told = json.loads((out / "told.json").read_text())
+    suspects = {characters[n]: one for n, own in enumerate(ids) for one in told["suspects"] if one["node"] in own}
+    assert {"flip", "unreadable"} <= set(suspects)
+    # Who was away more often than the others may be a suspect, too.
+    assert all(one["failed"] for character, one in suspects.items() if character in ("honest", "slow"))
+
+    # Behind the first rounds, where caches fill. A round's replies hold 9 x 2 MB: to keep one of them a round is 30 MB.
+    settled = held[5:]
+    assert settled[-1]["memory"] - settled[0]["memory"] < 8 * ballast * len(settled)
+    # Connections come and go with the replies that are pulled at once; what is leaked stays.
+    assert min(one["files"] for one in held[-5:]) <= min(one["files"] for one in held[1:6]) + 2
+    assert not list((out / "spill").iterdir())
+    assert sorted(path.name for path in (out / "run").iterdir()) == ["checkpoint.npz", "results.jsonl"]
+    assert not in_temporary
 
 
 @pytest.mark.slow

@@ -428,3 +428,16 @@ def test_the_guarantee_at_k_4096_ends_at_211_clients():
     assert embedding_dimension(210, 0.999999, 0.05, 100) <= 4096
     with pytest.raises(ValueError, match="promises nothing for the whole span of 211 clients"):
         distortion(4096, 211, 0.05, 100)
+
+
+def test_the_geometric_median_breaks_at_half_and_not_before():
+    cells = [
+        breakdown.BreakdownCase("geometric-median", 50, f, 0, 30.0, 4096, 2048, 2, (*LOUD, "ipm", "foe", "min-max"))
+        for f in (23, 24, 25)
+    ]
+    results = [(cell, breakdown.measure(cell)) for cell in cells]
+    (point,) = breakdown.points(results)
+    assert point.exact == point.projected == point.far_exact == 25
+    errors = [max(found["exact"].values()) for _, found in results[:2]]
+    assert errors[0] == pytest.approx(1.25, rel=0.1)
+    assert errors[1] == pytest.approx(2.7, rel=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -100,31 +101,42 @@ def simulate(folder: Path, code: str, *paths: Path, timeout: float, **environmen
 class Deployment(Processes):
     """A SuperLink on a port that was free a moment ago, and what is started beside it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, secured: Sequence[str] = (), root: Sequence[str] = ("--insecure",)) -> None:
         super().__init__(folder)
+        self.root, self.secured = list(root), list(secured) or ["--insecure"]
         self.address = f"127.0.0.1:{free_port()}"
 
     def __enter__(self) -> Deployment:
         super().__enter__()
-        (self.home / "config.toml").write_text(f'[superlink.loop]\naddress = "{self.address}"\ninsecure = true\n')
+        trust = "insecure = true" if self.root == ["--insecure"] else f'root-certificates = "{self.root[-1]}"'
+        (self.home / "config.toml").write_text(f'[superlink.loop]\naddress = "{self.address}"\n{trust}\n')
         host, port = self.address.split(":")
         where = ["--host", host, "--port", port, "--disable-runtime-dependency-installation"]
         try:
-            self.begin("superlink", "flower-superlink", "--insecure", *where)
+            self.begin("superlink", "flower-superlink", *self.secured, *where)
             wait_for(lambda: listens(int(port)), 60, f"a SuperLink on port {port}")
         except BaseException:
             stop(self.processes)
             raise
         return self
 
-    def supernode(self, *, program: Sequence[str] = (), **config: Any) -> subprocess.Popen[bytes]:
+    def supernode(self, *options: str, program: Sequence[str] = (), **config: Any) -> subprocess.Popen[bytes]:
         """Start one; `program` takes the place of `flower-supernode` where a SuperNode itself is hostile."""
         text = " ".join(f"{key}={toml(value)}" for key, value in config.items())
         port = ["--host", "127.0.0.1", "--port", str(free_port())]
-        command = [*(program or ["flower-supernode"]), "--insecure", "--superlink", self.address, *port]
+        command = [*(program or ["flower-supernode"]), *self.root, "--superlink", self.address, *port, *options]
         # Not all at once: a ClientApp that does not run after 30 seconds is started again, beside the first.
         apart = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(0.3 + 0.5 * config["number"])}
         return self.begin(f"supernode-{config['number']}", *command, "--node-config", text, **apart)
+
+    def node_ids(self, number: int) -> list[int]:
+        """The ids that a SuperNode was given, one each time it connected."""
+        return [int(found) for found in re.findall(r"SuperNode ID: (\d+)", self.log(f"supernode-{number}").read_text())]
+
+    def register(self, public_key: Path) -> None:
+        """Register a SuperNode by its public key."""
+        known = self.begin(f"register-{public_key.stem}", "flwr", "supernode", "register", str(public_key), "loop")
+        assert known.wait(60) == 0, self.logs()
 
     def start_run(self, app: Path, **config: Any) -> subprocess.Popen[bytes]:
         text = " ".join(f"{key.replace('_', '-')}={toml(value)}" for key, value in config.items())
@@ -154,6 +166,33 @@ def signal_all(process: subprocess.Popen[bytes], how: int) -> None:
     """To a process and its children, which share its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, how)
+
+
+def certificate(folder: Path) -> tuple[Path, Path, Path]:
+    """A certificate for 127.0.0.1, its key, and the authority that signed it; as the example's README has it."""
+    curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes"
+    (folder / "san.txt").write_text("subjectAltName=IP:127.0.0.1")
+    for command in (
+        f"openssl req -x509 {curve} -keyout ca.key -out ca.pem -subj /CN=authority",
+        f"openssl req {curve} -keyout server.key -out server.csr -subj /CN=127.0.0.1",
+        "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile san.txt -out server.pem",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder / "server.pem", folder / "server.key", folder / "ca.pem"
+
+
+def secured(folder: Path) -> Deployment:
+    """A deployment with TLS that admits only nodes with registered keys."""
+    server, key, authority = map(str, certificate(folder))
+    files = ["--ssl-ca-certfile", authority, "--ssl-certfile", server, "--ssl-keyfile", key]
+    return Deployment(folder, [*files, "--enable-supernode-auth"], ["--root-certificates", authority])
+
+
+def node_keys(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return a node's private key, and the public one that is registered."""
+    command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", name]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / name, folder / f"{name}.pub"
 
 
 def free_port() -> int:

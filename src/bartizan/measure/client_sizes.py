@@ -51,7 +51,7 @@ def sizes_of(clients: Iterable[Any], sizes: Mapping[Any, Any]) -> list[Any]:
 
 
 def is_size(size: Any) -> bool:
-    """Whether this is a number in the range of data sizes."""
+    """Return whether this is a number in the range of data sizes."""
     try:
         in_range = math.isfinite(size) and LEAST_SIZE <= float(size) <= LARGEST_SIZE
         return in_range and not isinstance(size, (bool, np.bool_))

@@ -69,7 +69,7 @@ class GpuRows:
         return GpuRows([self.arrays[int(i)] for i in indices], self.ends)
 
     def with_row(self, other: GpuRows) -> GpuRows:
-        """These rows, and after them the one row of `other`, in their dtypes."""
+        """Return these rows, and after them the one row of `other`, in their dtypes."""
         alike = [row.to(own.dtype) for row, own in zip(other.first, self.first, strict=True)]
         return GpuRows([*(self.arrays[m] for m in range(len(self))), alike], self.ends)
 
@@ -152,7 +152,7 @@ class GpuRows:
 
 
 def host(*arrays: Any) -> tuple[Any, ...]:
-    """These tensors as NumPy arrays, by one transfer: the only time that the host waits for the device.
+    """Return these tensors as NumPy arrays, by one transfer: the only time that the host waits for the device.
 
     Gram matrices come out the same both ways, to the last bit.
     """

@@ -37,7 +37,7 @@ class Template:
 
     @classmethod
     def of(cls, clients: Adapters, weights: Floats, settings: LoRA) -> Template:
-        """That of the reference, or what most weight agrees on: a minority of the weight decides nothing.
+        """Return that of the reference, or what most weight agrees on: a minority of the weight decides nothing.
 
         Ranks, alpha and dtypes are weighted medians, so they are between those of honest clients even where no two
         clients agree. Without a reference and any weight, those of a trusted adapter, or of all clients, count.

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context
+from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
 
 app = ServerApp()
-DEFAULTS = {"rounds": 2, "n-byzantine": 1, "nodes": 9, "patience": 60.0}
+DEFAULTS = {"rounds": 2, "n-byzantine": 1, "nodes": 9, "patience": 60.0, "ballast": 0}
 """For a simulation that is started from Python, which has no run-config."""
 
 
@@ -35,11 +35,22 @@ def main(grid: Grid, context: Context) -> None:
     )
 
     model = ArrayRecord({"w": Array(np.zeros(40)), "steps": Array(np.array(0))})
+    if int(config["ballast"]):  # so that a reply that is not let go of shows
+        model["ballast"] = Array(np.zeros(int(config["ballast"])))
+
+    def held(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        """What this process holds, after a round."""
+        found = {"memory": resident(), "files": len(os.listdir("/proc/self/fd"))}
+        with open(out / "held.jsonl", "a") as lines:
+            lines.write(json.dumps({"round": server_round, **found}) + "\n")
+        return MetricRecord(found)
+
     result = strategy.start(
         grid=grid,
         initial_arrays=model,
         num_rounds=int(config["rounds"]),
         timeout=float(config["patience"]),
+        evaluate_fn=held,
     )
     np.savez(out / "model.npz", **{name: array.numpy() for name, array in result.arrays.items()})
     told = {
@@ -47,3 +58,8 @@ def main(grid: Grid, context: Context) -> None:
         "metrics": {t: dict(metrics) for t, metrics in result.train_metrics_clientapp.items()},
     }
     (out / "told.json").write_text(json.dumps(told))
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
