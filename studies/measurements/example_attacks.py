@@ -1,6 +1,6 @@
 """The accuracy of the examples under attack: a Flower app of ten nodes and an NVFlare job of nine sites, as processes.
 
-    python -m studies example-attacks flower --out studies/results/example-attacks-flower.json     # needs flwr[simulation]
+    python -m studies example-attacks flower --out studies/results/example-attacks-flower.json  # needs ray
     python -m studies example-attacks nvflare --out studies/results/example-attacks-nvflare.json
 
 Each runs the example of its platform as its README says, with the mean and with the default rule, with three hostile
