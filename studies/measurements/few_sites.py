@@ -1,6 +1,6 @@
 """The accuracy of seven hospitals, one with half of the data: by rule, by the use of sizes, and by attackers.
 
-    python -m studies few-sites --out studies/results/few-sites.json     # four minutes on one core
+python -m studies few-sites --out studies/results/few-sites.json     # four minutes on one core
 """
 
 from collections.abc import Sequence
