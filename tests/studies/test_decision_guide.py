@@ -147,7 +147,7 @@ def test_a_stage_goes_on_where_its_kept_rows_end(tmp_path, monkeypatch):
     assert run(tmp_path / "third") == []
 
 
-@pytest.mark.parametrize(("name", "count"), [("momentum", 72), ("adapters", 9)])
+@pytest.mark.parametrize(("name", "count"), [("momentum", 72), ("adapters", 12)])
 def test_the_sweep_files_are_experiments_of_three_seeds(name, count):
     runs = Experiment.from_toml(STUDIES / "guide" / f"{name}.toml").runs()
     assert len(runs) == count
