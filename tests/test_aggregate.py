@@ -203,12 +203,13 @@ def test_the_default_rule_without_attackers_is_the_mean():
             r"Pass a rule or n_byzantine, got Krum\(n_byzantine=1\) and",
         ),
         ({"rule": bz.Median(), "n_byzantine": 1}, TypeError, "Pass a rule or n_byzantine"),
-        ({"rule": "median", "n_byzantine": 1}, TypeError, "'median' has no setting 'n_byzantine'"),
+        ({"rule": "median", "n_byzantine": 1}, TypeError, "'median' takes no n_byzantine: leave it out"),
         ({"rule": "clipping >> krum", "n_byzantine": 1}, TypeError, r"pass bartizan.rule\(.*Clipping needs radius"),
-        ({"rule": 7, "n_byzantine": 1}, TypeError, "rule must be a rule such as"),
-        ({"n_byzantine": -1}, ValueError, "n_byzantine, a whole number from 0 up; got -1"),
-        ({"n_byzantine": 1.0}, ValueError, "n_byzantine, a whole number from 0 up; got 1.0"),
-        ({"n_byzantine": True}, ValueError, "n_byzantine, a whole number from 0 up; got True"),
+        ({"rule": 7, "n_byzantine": 1}, TypeError, "rule must be a rule such as .* pass n_byzantine=7"),
+        ({"rule": "arc >> nnm", "n_byzantine": 1}, ValueError, "'nnm' is a pre-aggregator: put a rule behind it"),
+        ({"n_byzantine": -1}, ValueError, "^n_byzantine must be a whole number from 0 up, got -1"),
+        ({"n_byzantine": 1.0}, ValueError, "^n_byzantine must be a whole number from 0 up, got 1.0"),
+        ({"n_byzantine": True}, ValueError, "^n_byzantine must be a whole number from 0 up, got True"),
     ],
 )
 def test_what_chooses_no_rule_is_said(arguments, error, message):

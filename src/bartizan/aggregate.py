@@ -263,6 +263,9 @@ def rule_of(rule: Any, n_byzantine: int | None = None) -> AnyRule:
         return rule
     if not (rule is None or isinstance(rule, str)):
         raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {quoted(rule)}.{_hint(rule)}")
+    whole = isinstance(n_byzantine, (int, np.integer)) and not isinstance(n_byzantine, bool)
+    if n_byzantine is not None and not (whole and n_byzantine >= 0):
+        raise ValueError(f"n_byzantine must be a whole number from 0 up, got {quoted(n_byzantine)}.")
     from bartizan import registry
 
     known = {} if n_byzantine is None else {"n_byzantine": n_byzantine}
@@ -270,6 +273,8 @@ def rule_of(rule: Any, n_byzantine: int | None = None) -> AnyRule:
         raise TypeError(
             "Pass n_byzantine=5 for the default rule, or a rule such as Krum(n_byzantine=5) or 'median'; got neither."
         )
+    if rule is not None and known and "n_byzantine" not in registry.settings_of_rule(rule):
+        raise TypeError(f"rule={quoted(rule)} takes no n_byzantine: leave it out.")
     try:
         return registry.default_rule(**known) if rule is None else registry.rule(rule, **known)
     except TypeError as wrong:
@@ -301,4 +306,6 @@ def _hint(given: Any) -> str:
     """Return a hint at the right argument, for an error message."""
     if isinstance(given, type):
         return f" That is the class: call it, as in {given.__name__}(...)."
+    if isinstance(given, int):
+        return f" For the default rule pass n_byzantine={given}."
     return f" Put a rule behind it, as in {given!r} >> Mean()." if isinstance(given, PreAggregator) else ""

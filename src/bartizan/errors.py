@@ -89,7 +89,9 @@ def nobody_left(n_quarantined: int, n_failed: int = 0) -> str:
 
 def server_problem(wrong: Exception) -> str:
     """Return a sentence for logs and records on an error of the server in a round, such as a full disk."""
-    return short(wrong if isinstance(wrong, ServerResourceError) else f"the server raised {type(wrong).__name__}: {wrong}")
+    if isinstance(wrong, ServerResourceError):
+        return short(wrong)
+    return short(f"the server raised {type(wrong).__name__}: {wrong}")
 
 
 def _grouped(reasons: Mapping[Any, str], most: int = 10, longest: int = 1500) -> str:

@@ -282,9 +282,13 @@ def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
     >>> rule("nnm >> trimmed-mean", n_byzantine=2)
     NNM(n_byzantine=2) >> TrimmedMean(n_byzantine=2)
     """
-    kinds = rule_classes(name)
-    only_known(name, settings, {setting for kind in kinds for setting in settings_of(kind)})
-    return reduce(rshift, (build(kind, settings) for kind in kinds))
+    only_known(name, settings, settings_of_rule(name))
+    return reduce(rshift, (build(kind, settings) for kind in rule_classes(name)))
+
+
+def settings_of_rule(name: str) -> set[str]:
+    """Return the settings that the parts of `pre >> ... >> rule` have."""
+    return {setting for kind in rule_classes(name) for setting in settings_of(kind)}
 
 
 def default_rule(n_byzantine: int) -> Rule | CoordinateWise:
@@ -298,7 +302,9 @@ def default_rule(n_byzantine: int) -> Rule | CoordinateWise:
 
 def rule_classes(name: str) -> list[type[Any]]:
     """Return the classes that `pre >> ... >> rule` names, in this order."""
-    *pres, last = str(name).split(">>")
+    *pres, last = map(str.strip, str(name).split(">>"))
+    if last not in RULES | COORDINATEWISE and PRE_AGGREGATORS.is_built_in(last):
+        raise ValueError(f"{quoted(last)} is a pre-aggregator: put a rule behind it, as in '{name} >> mean'.")
     return [*map(PRE_AGGREGATORS.find, pres), (RULES | COORDINATEWISE).find(last)]
 
 

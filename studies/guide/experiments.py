@@ -110,7 +110,7 @@ PLACEBO: Settings = {"name": "rotated", "k": 2**21}
 CNN: Settings = {**PROJECTED, "model.name": "cnn", "split.kind": "client-dirichlet", "clients.batch": 32, "rounds": 60}
 HIDING = ("lie", "alie", "ipm", "min-max")
 FINALISTS = ("arc >> caf", "caf", "norm-filter >> caf", "flame", "arc >> flame")
-"""The five best of the screen; a test compares with the kept rows. The last has the ends of the fourth, to the digit."""
+"""The five best of the screen; a test compares with the kept rows. The last has the same ends as the fourth."""
 PROVEN = "nnm >> geometric-median"
 """The rule that the guide takes where a proof is wanted: compared in place of the last finalist."""
 SEEDS = range(5)
@@ -266,7 +266,7 @@ def experiments(
 
 
 def compared() -> list[Settings]:
-    """Return the settings of the rules that are compared: the mean, the paper's, four finalists, the one with a proof."""
+    """Return the settings of the compared rules: the mean, the paper's, four finalists, the one with a proof."""
     return [{"name": "mean"}, *PAPER, *({"name": name} for name in (*FINALISTS[:-1], PROVEN))]
 
 

@@ -102,6 +102,7 @@ class Bounded(Robust):
 
     def __post_init__(self) -> None:
         whole_number(self, "n_byzantine", self.n_byzantine, least=0)
+        object.__setattr__(self, "n_byzantine", int(self.n_byzantine))  # NumPy's are no numbers to Flower
 
 
 class CoordinateWise(Robust, ABC):
