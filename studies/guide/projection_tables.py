@@ -84,15 +84,18 @@ def pooled_table(rows: pd.DataFrame) -> str:
         middle, half = pooled(change)
         lowest = change.mean(axis="columns").idxmin()
         base = exact.merge(own[[*CELL, "seed"]])
-        shares = [part.on_attackers.mean() for part in (base, own)]
+        shares = [part.on_attackers.mean() for part in (base, own)]  # which early rows do not have
         shown = [label(sketch, rows), str(change.shape[1]), _shown(middle, half)]
         shown += [_shown(*pooled(changes(rows, sketch, "best"))), f"{sum(cells == 'inside')} of {len(cells)}"]
         shown += [str(sum(cells == "outside")), f"{change.mean(axis='columns').min():+.2f} ({' under '.join(lowest)})"]
-        shown += [_percent(own.moved.mean()), " / ".join(map(_percent, shares)), lies(middle, half)]
+        attackers = "" if pd.isna(shares).any() else " / ".join(map(_percent, shares))
+        shown += [_percent(own.moved.mean()), attackers, lies(middle, half)]
         body.append(shown)
     heads = ["sketch", "seeds", "last", "best", "cells inside", "outside", "worst cell", "moved"]
     heads += ["on attackers, exact / sketch", f"the interval lies to ±{MARGIN:g} point"]
-    return markdown_table(heads, body, right=[*heads[1:6], "moved", heads[8]])
+    if not any(shown[8] for shown in body):
+        body, heads = [[*shown[:8], shown[9]] for shown in body], [*heads[:8], heads[9]]
+    return markdown_table(heads, body, right=[head for head in heads[1:-1] if head != "worst cell"])
 
 
 def cell_table(rows: pd.DataFrame) -> str:

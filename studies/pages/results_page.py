@@ -38,6 +38,7 @@ TRAINING = DOCS / "images" / "training.png"
 COST = DOCS / "images" / "cost.png"
 PAGES = (
     DOCS / "results.md",
+    ROOT / "studies" / "paper" / "notebook.md",
     DOCS / "explanation" / "speed.md",
     DOCS / "guides" / "choosing.md",
     DOCS / "reference" / "models.md",
