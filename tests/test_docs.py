@@ -119,14 +119,14 @@ def test_the_shell_command_of_the_readme_prints_its_table(tmp_path, capsys, monk
     rng = np.random.default_rng(0)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "updates").mkdir()
-    for number in range(10):
+    for number in range(7):
         update = rng.normal(1, 1, size=100_000).astype("float32")
-        if number in (2, 7):
+        if number == 2:
             update[:] = -50
         if number == 4:
             update[7] = np.nan
         np.save(tmp_path / "updates" / f"hospital-{number:02d}.npy", update)
-    files = [f"updates/hospital-{number:02d}.npy" for number in range(10)]
+    files = [f"updates/hospital-{number:02d}.npy" for number in range(7)]
     words = shown[1].split()
     assert cli.main([word for given in words for word in (files if "*" in given else [given])]) == 0
 

@@ -278,7 +278,7 @@ def test_a_spill_without_room_costs_a_node_its_reply_or_the_round(tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(spill.Spill, "keep", lambda self, update, node: (full if node == 5 else keep)(self, update, node))
         strategy, result = run({**honest(), 5: sends(arrays(1.0))}, spill=tmp_path)
-    assert strategy.failed == {5: "[Errno 28] No space left on device"}
+    assert strategy.failed == {5: "the server raised OSError: [Errno 28] No space left on device"}
     np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
 
     with monkeypatch.context() as patch:
