@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from bartizan import sketch
-from studies.measurements import adaptive, example_attacks, few_sites, scaling, tails
+from studies.measurements import adaptive, crossover, example_attacks, few_sites, scaling, tails
 from studies.rows import RESULTS, kept
 from studies.tables import table_of
 from studies.theory.parts import PARTS
@@ -25,6 +25,7 @@ def parts() -> dict[str, str]:
         **{f"theory_{name}": part.table(kept(f"theory-{name}")) for name, part in PARTS.items()},
         "guarantees": guarantees(),
         "collisions": collisions(),
+        "crossover": crossover.crossover_table(kept("crossover")),
         "spans": tails.spans_table(kept("tails-spans")),
         "lane_vectors": table_of(kept("tails-vectors")),
         "norm_ranges": adaptive.ranges_table(),
