@@ -90,7 +90,7 @@ fuzz: $(VENV)/fuzz
 # The documentation site, in build/site: open index.html there.
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "build/site/index.html"
+	@echo "build/site/index.html, or serve it: python3 -m http.server --directory build/site"
 
 # sdist and wheel, in build/release/dist; the wheel is installed bare and with [lab] in empty environments, where the README runs.
 release: $(VENV)/release
