@@ -24,7 +24,7 @@ from studies.paper import kept_runs as kept
 from studies.paper import paper_protocol as protocol
 from studies.paper import run_cells as run
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 def test_all_676_values_are_there_and_belong_to_420_cells():
@@ -114,8 +114,8 @@ def test_the_stress_table_has_its_bases_and_is_no_part_of_the_papers_cells():
     assert len(jobs) == 64 + 32 - 8
 
 
-def test_what_counts_as_a_dash_is_on_the_page_and_below_all_that_the_paper_prints():
-    page = (DOCS / "guides" / "paper.md").read_text()
+def test_what_counts_as_a_dash_is_in_the_notes_and_below_all_that_the_paper_prints():
+    page = (ROOT / "studies" / "paper" / "protocols.md").read_text()
     (line,) = [line for line in page.splitlines() if line.startswith('| when a run is "-" |')]
     for data, n_classes in zip(paper.DATA.values(), (10, 100, 200), strict=True):
         lowest = min(of.accuracy_percent for cell in paper.named(data) for of in cell.values if of.accuracy_percent)
