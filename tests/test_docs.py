@@ -136,7 +136,7 @@ DIALECT = {  # what slips into these pages, and what to write
     r"\b(is|are|was|were) told (by|as|beside)\b": "is reported as",
     r"(?i)(?<!attacker )(?<!client )\bwho knows? (of )?it\b": "an attacker who knows it",
     r"\b(\w{2,}) \1\b": "once",
-    r"(?<!etc)(?<! al)(?<!\.)[a-z)]\. (an?|the|its?|this|that|by|in|on|for|to|with|and|or|if|but|as|at|from|so|when)\b": "By",
+    r"(?<!etc| al)(?<!\.)[a-z)]\. (an?|the|its?|this|that|by|in|on|for|to|with|and|or|if|but|as|at|so|when)\b": "By",
     r"(?i)\b(behavior|color|favor|center(?!ed)|normaliz|optimiz|initializ|summariz)\w*": "British",
     r"(?i)\b(seperat|occured|recieve|accomodat|independan|neccess|succesful|treshold|paramter|adress)\w*": "spelling",
 }
