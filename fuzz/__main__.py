@@ -51,7 +51,7 @@ def main():
         if options.replay:
             return replay(*names, options.replay.encode(), Path(folder))
         report = campaign(names, options, Path(folder))
-    print(f"{page.summary(report)}\n\n{page.section(report)}")
+    print(page.section(report))
     for name, found in report["surfaces"].items():
         show(name, found["failures"])
     return 1 if report["crashes"] or report["wrong"] else 0

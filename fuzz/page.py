@@ -1,6 +1,14 @@
 """The figures of a campaign as Markdown, which `python -m studies pages` writes into its page."""
 
-COUNTS = ("cases", "by coverage", "accepted", "compared", "refused", "crashes", "wrong")
+COUNTS = ("cases", "compared", "crashes", "wrong")
+GROUPS = {
+    "calls and rounds": {"aggregate", "round", "sizes", "weightless", "blind-spots", "server-faults"},
+    "adapters": {"adapters", "weightless-adapters"},
+    "files of updates, object stores": {"update-files", "shards", "stores", "file-kinds"},
+    "data sets, weights and checkpoints": {"cifar", "mnist", "sotu", "tiny-imagenet", "checkpoints", "first-weights"},
+    "experiment and run files": {"configs", "results"},
+    "Flower, NVFlare": {"flower", "flower-checkpoints", "nvflare"},
+}
 
 
 def summary(report):
@@ -15,10 +23,13 @@ def summary(report):
 
 
 def section(report):
-    """Return a table with a row for each surface."""
-    lines = [f"| surface | {' | '.join(COUNTS)} | slowest | memory |", "|---" * (len(COUNTS) + 3) + "|"]
-    for name, one in report["surfaces"].items():
-        counts = [f"{one.get(key, 0):,}" for key in COUNTS]
-        ends = [f"{one['slowest_seconds']:.2g} s", f"{one['largest_peak_bytes'] / 2**20:.1f} MiB"]
-        lines.append(f"| {' | '.join([name, *counts, *ends])} |")
-    return "\n".join(lines)
+    """Return the run in two sentences, and a table of groups of surfaces."""
+    lines = ["| surfaces | cases | compared | crashes | wrong | slowest case |", "|---|--:|--:|--:|--:|--:|"]
+    others = report["surfaces"].keys() - set().union(*GROUPS.values())
+    for title, names in (GROUPS | {"others": others}).items():
+        group = [one for name, one in report["surfaces"].items() if name in names]
+        if not group:
+            continue
+        counts = [f"{sum(one.get(key, 0) for one in group):,}" for key in COUNTS]
+        lines.append(f"| {title} | {' | '.join(counts)} | {max(one['slowest_seconds'] for one in group):.2g} s |")
+    return "\n".join([summary(report), "", *lines])

@@ -1,7 +1,7 @@
 """Summaries of runs of the paper's cells, and the JSON-lines file that keeps those of finished runs.
 
 The file has one line a run and nothing by client, so that a repository can hold it.
-`docs/reference/results-format.md` lists the fields.
+`studies/paper/protocols.md` lists the fields.
 """
 
 from __future__ import annotations
