@@ -249,7 +249,7 @@ class RoundOptions(TypedDict, total=False):
 
 
 class Choices(Options, total=False):
-    """Types of the same, and of what chooses rule and sketch."""
+    """Types of the keyword arguments in `Options`, and of those that choose the rule and the sketch."""
 
     n_byzantine: int | None
     sketch: Sketch | str

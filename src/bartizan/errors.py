@@ -51,7 +51,7 @@ def server_error(error: OSError, what: str) -> ServerResourceError:
 
 
 def raise_if_exhausted(error: BaseException, what: str) -> None:
-    """Raise an error of opening or reading as one of the server if no file or store of a client can cause it."""
+    """Raise ServerResourceError for an error of opening or reading that no client's file or store can cause."""
     if isinstance(error, ServerResourceError):
         raise error
     if isinstance(error, OSError) and error.errno in EXHAUSTED:

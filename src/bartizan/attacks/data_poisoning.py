@@ -82,7 +82,7 @@ class Triggered(Poison):
 
     @abstractmethod
     def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
-        """Return the test images that the model shall take for the target, with their triggers and true labels.
+        """Return the test images that the backdoor should turn into the target, with triggers, and their true labels.
 
         Images of the target class do not count: the model may classify them rightly.
         """

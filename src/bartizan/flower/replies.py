@@ -122,7 +122,7 @@ def arrays_of(content: Any) -> Mapping[str, Any]:
 
 
 def reported_size(content: Any, key: str) -> Any:
-    """Return what a reply's metrics hold under `key`; raise ValueError unless they do once."""
+    """Return the value under `key` in a reply's metrics; raise ValueError unless exactly one record has it."""
     values = [record[key] for record in records_of(content, MetricRecord) if key in record]
     if len(values) != 1:
         raise ValueError(f"its metrics must give {key!r} once; got {quoted(values, 60)}")

@@ -101,7 +101,7 @@ def install() -> None:
 
 @contextmanager
 def limited(limits: Limits, end: float, deadline: float) -> Iterator[None]:
-    """Apply the limits to the reply that this thread pulls; times are of the monotonic clock.
+    """Limit the reply that this thread pulls inside the block; times are those of the monotonic clock.
 
     Missing objects are waited for until `end`; objects that keep arriving are taken until `deadline`.
     """

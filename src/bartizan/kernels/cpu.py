@@ -446,7 +446,7 @@ def _fill(rows, m, low, out):
 
 @njit(inner=True, cache=True)
 def _write(address, code, values, at, count):
-    """Write values[at : at + count] from this address on."""
+    """Write values[at : at + count] to memory that begins at this address."""
     if code == 0:
         single = carray(_pointer(address), (count,), np.float32)
         for i in range(count):
@@ -464,7 +464,7 @@ def _write(address, code, values, at, count):
 
 @njit(inner=True, cache=True)
 def _store(rows, low, values):
-    """Write as many of these numbers as there are columns from column `low` of the first row on."""
+    """Write these numbers to the first row from column `low` on, up to the end of the row."""
     ends = rows.ends
     done, e, count = 0, _piece(ends, low), min(values.size, ends[-1] - low)
     while done < count:

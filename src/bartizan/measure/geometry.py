@@ -243,7 +243,7 @@ class Geometry:
 
     @property
     def gram(self) -> Floats:
-        """Inner products of the clients about the origin: kept beside `inner`, which has not their digits."""
+        """Inner products of the clients about the origin, kept separately: recentring would lose these digits."""
         return self.points.gram
 
     @property

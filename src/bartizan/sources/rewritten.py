@@ -140,7 +140,7 @@ class Witnesses:
         return self.keep(sketch, *self._measured(sketch, clients, seed))
 
     def measure_about(self, sketch: ColumnSketch, clients: Updates, seed: int, client: int) -> Measurements:
-        """Measure clients about one of them; LostClients for those whose files show something else than before."""
+        """Measure clients about one of them; raise LostClients for those whose files have changed meanwhile."""
         rows = self.clients.rows.take([self.clients.clients.index(client)])
         shown, measured = self._measured(sketch, clients, seed, rows)
         moved = self.seen[sketch, seed].moved(clients.layout, client, shown)
@@ -198,7 +198,7 @@ class NotMeasuredError(Exception):
 
 
 def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Witness], floats: Sequence[Any]) -> None:
-    """Raise NotMeasuredError unless the result shows what the clients' weighted sum must show."""
+    """Raise NotMeasuredError unless the result's sketch is, up to rounding, the clients' weighted sum of sketches."""
     rows = np.flatnonzero(weights)
     used = [clients.clients[row] for row in rows]
     own = HostRows.of([Row(tuple(floats), ())], clients.layout)

@@ -235,7 +235,7 @@ def shown_path(path: Path, most: int = 200) -> str:
 
 
 def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> Any:
-    """A container like `like`, which is of plain containers, each array replaced by `build(path, array)`."""
+    """Return a copy of nested containers in which each array is replaced by `build(path, array)`."""
     if isinstance(like, Mapping):
         items = [(key, rebuild(child, build, (*path, key))) for key, child in like.items()]
         return OrderedDict(items) if isinstance(like, OrderedDict) else dict(items)

@@ -116,7 +116,7 @@ def _misread(fs: Any, path: str, timeout: float) -> str:
 
 
 class FetchLimits:
-    """The limits on what is asked of a store about one update: bytes in all, seconds without any, and seconds in all.
+    """Limits on fetching one update from a store: bytes in all, seconds without any bytes, and seconds in all.
 
     Calls run in threads, which are left behind where a limit is reached: after `close` they end when the next bytes
     come. `stopped` ends the calls of several updates at once.
@@ -136,7 +136,7 @@ class FetchLimits:
         self._ended = True
 
     def run(self, *calls: Callable[[], T]) -> list[T]:
-        """Return what these calls return, which are made side by side; the first error is raised at once."""
+        """Run these calls concurrently and return their results; the first error is raised at once."""
         self._last = time.monotonic()
         futures = [_in_thread(call) for call in calls]
         while True:

@@ -1,4 +1,4 @@
-"""Inner products of rows with themselves, which is one read of the data and nothing else, and with the last row."""
+"""Squared norms of rows and their inner products with the last row, in one read of the data."""
 
 from __future__ import annotations
 

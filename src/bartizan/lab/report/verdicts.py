@@ -63,7 +63,7 @@ def judged(cells: Sequence[GridCell], cell: GridCell) -> str:
 
 
 def clean_end(cells: Sequence[GridCell], other: str, sketch: str | None = None) -> float:
-    """Return the end of the mean without attack, with this sketch or, as it uses none, with any; NaN if not run."""
+    """Return the last accuracy of the mean without attack, if possible from a run with this sketch; NaN if not run."""
     own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, "none", "mean")]
     return cells[0].metric.best(map(_end, [cell for cell in own if cell.sketch == sketch] or own))
 

@@ -32,7 +32,7 @@ class SGD:
         return {name: getattr(self, name) for name in self.fields}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state whose numbers the server has checked."""
+        """Load a state whose numbers the server has checked."""
         for name in self.fields:
             own = getattr(self, name)
             setattr(self, name, copied(state, name, own) if isinstance(own, Tensor) else state[name])

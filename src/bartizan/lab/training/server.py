@@ -55,7 +55,7 @@ class Server:
         self.optimiser = OPTIMISERS[settings.optimiser](self.weights[:n_parameters], settings, has_batchnorm)
 
     def step(self, update: Tensor) -> float:
-        """Move the model by an aggregate, and return the step size; 0 if the aggregate is not finite, and ignored."""
+        """Update the model and return the step size; an aggregate that is not finite is ignored, with step size 0."""
         step_size = self.step_size * self.factor
         self.skip()
         if not bool(update.isfinite().all()):

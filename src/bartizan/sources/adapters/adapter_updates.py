@@ -78,7 +78,7 @@ class AdapterUpdates:
         )
 
     def _about_reference(self, own: Adapters, sketch: Sketch, seed: int, short: float) -> tuple[Measured, float]:
-        """Inner products about the reference, those of a trusted adapter last, and the norm that is negligible."""
+        """Return inner products about the reference, a trusted adapter last, and the negligible squared norm."""
         rows, reference, M = own.rows, own.reference, len(own)
         trusted = [] if own.trusted is None else [M]
         if reference is None:

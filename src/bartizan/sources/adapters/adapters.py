@@ -103,7 +103,7 @@ class Configured(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """An adapter apart from its numbers, by module, in the order of the modules' names."""
+    """The layout of an adapter: its modules in alphabetical order, without their numbers."""
 
     shapes: tuple[tuple[str, int, int], ...]
     """The modules' names, with d_out and d_in."""
