@@ -140,7 +140,7 @@ class Exact(ColumnSketch):
     def measure(
         self, clients: Updates, seed: int, about: UpdateRows | None = None, probe: AddProbed | None = None
     ) -> Measurements:
-        """Measure exact inner products; a `probe` takes the place of the kernel for each block, and may measure more."""
+        """Measure exact inner products; a `probe` replaces the kernel for each block, and may measure more."""
         every = clients.all_rows
         M, on_gpu = len(every), every.on_gpu
         gram = every.zeros(M, M)
