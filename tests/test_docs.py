@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
@@ -122,7 +123,7 @@ def test_files_that_a_page_names_exist(page):
 
 DIALECT = {  # what slips into these pages, and what to write
     r"\bodds\b": "probability",
-    r"(?i)\bone (weight|number|row|seed|file|line|update|page|process) an? (?!time\b)\w+": "one weight per client",
+    r"(?i)\bone (weight|number|row|seed|file|line|update|adapter|page|process) an? (?!time\b)\w+": "one weight per client",
     r"(?i)\b(numbers|bytes|columns|multiplications|additions|clients|images|MB|GB|[MGk]iB) an? "
     r"(?=client|number|round|row|rank|worker|coordinate|call|module|update|batch|part)": "numbers per client",
     r"(?i)\bwhat strangers\b": "untrusted text",
@@ -156,6 +157,26 @@ def test_pages_are_written_in_the_words_of_the_field(page):
     text = prose(page)
     found = [f"{hit[0]!r}: {instead}" for slip, instead in DIALECT.items() for hit in re.finditer(slip, text)]
     assert found == []
+
+
+NO_VERB = re.compile(r"(What|Why|How|Where|Of|By|Whose|Which|Who|When|As|With|For|In|On|If)\b")
+
+
+def docstrings(path: Path) -> list[str]:
+    """Return the docstrings of a module, without their examples and in one line each."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [
+        ast.get_docstring(node) for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, kinds)
+    ]
+    return [" ".join(re.sub(r"`[^`]*`", "CODE", text.partition(">>>")[0]).split()) for text in found if text]
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun_and_use_the_words_of_the_field():
+    slips = [slip for slip, instead in DIALECT.items() if "per client" in instead or instead == "probability"]
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for text in docstrings(path):
+            assert not NO_VERB.match(text), f"{path}: {text[:100]}"
+            assert [hit[0] for slip in slips for hit in re.finditer(slip, text)] == [], f"{path}: {text[:100]}"
 
 
 @pytest.mark.parametrize(

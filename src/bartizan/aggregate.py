@@ -139,17 +139,16 @@ def aggregate(
     memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> Aggregation[Any]:
-    """One robust update from the updates of M clients, of which some may be Byzantine.
+    """Return one robust update from the updates of M clients, of which some may be Byzantine.
 
     Args:
-        updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy,
-            torch or any that speaks DLPack, such as JAX's, in host memory or on one CUDA device), or of paths
+        updates: One update per client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays
+            (NumPy, torch or any with DLPack, such as JAX's, in host memory or on one CUDA device), or of paths
             (`pathlib.Path`) and addresses ("s3://...") of files and folders, which `bartizan.files.open_update` opens.
-            Never modified, never copied whole. A client whose file or object changes between the reading that measures
-            it and the one that sums it is quarantined. Arrays must not change during the call. Or a dict of such
-            updates by client id, of whom more than half send one form: it counts as the list of its values, and the
-            result's `clients` are its keys. A state dict, which is one update, is refused; but one without torch's
-            metadata whose entries have one shape passes for clients.
+            They are never modified and never copied whole. Arrays must not change during the call; a client whose file
+            changes between measuring and summing is quarantined. A dict of such updates by client id counts as the list
+            of its values, and the result's `clients` are its keys. A state dict, which is one update, is refused; but
+            one without torch's metadata whose entries have one shape passes for a dict of clients.
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``; or its
             name, such as "median" or "nnm >> geometric-median". If left out, the default rule for `n_byzantine`
             attackers, which the result's `rule` names.

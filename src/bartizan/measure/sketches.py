@@ -258,8 +258,8 @@ class Rotated(Projection):
 class Achlioptas(Projection):
     r"""The paper's sparse matrix: independent entries sqrt(s/k) {+1, 0, -1} with probabilities 1/2s, 1 - 1/s, 1/2s.
 
-    After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions a
-    coordinate (512 at the paper's k=4096, s=8), not one: the reference to compare `Rotated` with, not what to deploy.
+    After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions per
+    coordinate (512 at the paper's k=4096, s=8): a reference to compare `Rotated` with.
 
     >>> np.unique(Achlioptas(k=64, s=4)([[1.0]], seed=1)).tolist()
     [-0.25, 0.0, 0.25]

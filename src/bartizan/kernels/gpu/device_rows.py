@@ -27,7 +27,7 @@ class DeviceRows:
     """Rows of `width` floating-point numbers: one matrix, or tiles anywhere on the device.
 
     Coordinate i of row m of a matrix is at base + m * step + i * itemsize. Tile t of row m of scattered entries is at
-    places[m, entry[t]] + offset[t]: `table` begins with places, `step` numbers a row; entry[t] is its number
+    places[m, entry[t]] + offset[t]: `table` begins with places, `step` numbers per row; entry[t] is its number
     base + t, offset[t] lies `table_tiles` behind.
     """
 

@@ -62,7 +62,7 @@ def aggregate(
     factors hides anything.
 
     Args:
-        updates: One adapter a client: a dict from peft's names of the factors to arrays (NumPy, or torch on the CPU or
+        updates: One adapter per client: a dict from peft's names of the factors to arrays (NumPy, or torch on the CPU or
             a GPU), or the `pathlib.Path` of a peft folder.
         rule: Turns distances into weights; rules that judge single coordinates are refused.
         n_byzantine: As in `bartizan.aggregate`: without a rule it takes the default rule.

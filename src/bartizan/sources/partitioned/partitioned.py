@@ -51,7 +51,7 @@ def aggregate(
     memory: int | str | None = None,
     timeout: float = 3600.0,
 ) -> Aggregation[Any]:
-    """One robust update from clients whose whole updates are on many workers; only sketches and sums travel.
+    """Return one robust update from clients whose updates are on many workers; only sketches and sums travel.
 
     Weights, scores and quarantined clients are those of one `bartizan.aggregate` call with the same seed and the
     clients of all parts in their order, to the bit in host memory; the update is the same up to rounding. Workers are
