@@ -123,7 +123,7 @@ def test_files_that_a_page_names_exist(page):
 
 DIALECT = {  # what slips into these pages, and what to write
     r"\bodds\b": "probability",
-    r"(?i)\bone (weight|number|row|seed|file|line|update|adapter|page|process) an? (?!time\b)\w+": "one weight per client",
+    r"(?i)\bone (weight|number|row|seed|file|line|update|adapter|page) an? (?!time\b)\w+": "one weight per client",
     r"(?i)\b(numbers|bytes|columns|multiplications|additions|clients|images|MB|GB|[MGk]iB) an? "
     r"(?=client|number|round|row|rank|worker|coordinate|call|module|update|batch|part)": "numbers per client",
     r"(?i)\bwhat strangers\b": "untrusted text",
@@ -131,7 +131,7 @@ DIALECT = {  # what slips into these pages, and what to write
     r"\b(sketch|projection|sum)(es|s)? (is|are) (blind|deaf)\b": "say what it computes",
     r"\b(updates?|numbers|rows|sketches|distances|norms) (that )?(knows?|asks?|tell|speaks?|hear|betray)\b": "not data",
     r"\b(is|are|was|were) told (by|as|beside)\b": "is reported as",
-    r"(?i)(?<!attacker )(?<!client )\bwho knows? (of )?it\b": "an attacker who knows it",
+    r"(?i)(?<!attacker )(?<!client )\bwho knows it\b": "an attacker who knows it",
     r"\b(\w{2,}) \1\b": "once",
     r"(?<!etc| al)(?<!\.)[a-z)]\. (an?|the|its?|this|that|by|in|on|for|to|with|and|or|if|but|as|at|so|when)\b": "By",
     r"(?i)\b(behavior|color|favor|center(?!ed)|normaliz|optimiz|initializ|summariz)\w*": "British",

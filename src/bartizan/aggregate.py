@@ -146,9 +146,9 @@ def aggregate(
             (NumPy, torch or any with DLPack, such as JAX's, in host memory or on one CUDA device), or of paths
             (`pathlib.Path`) and addresses ("s3://...") of files and folders, which `bartizan.files.open_update` opens.
             They are never modified and never copied whole. Arrays must not change during the call; a client whose file
-            changes between measuring and summing is quarantined. A dict of such updates by client id counts as the list
-            of its values, and the result's `clients` are its keys. A state dict, which is one update, is refused; but
-            one without torch's metadata whose entries have one shape passes for a dict of clients.
+            changes between measuring and summing is quarantined. A dict of such updates by client id, most of them in
+            one form, counts as the list of its values, and the result's `clients` are its keys. A state dict, which is
+            one update, is refused; but one without torch's metadata whose entries have one shape passes for clients.
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``; or its
             name, such as "median" or "nnm >> geometric-median". If left out, the default rule for `n_byzantine`
             attackers, which the result's `rule` names.

@@ -62,8 +62,8 @@ def aggregate(
     factors hides anything.
 
     Args:
-        updates: One adapter per client: a dict from peft's names of the factors to arrays (NumPy, or torch on the CPU or
-            a GPU), or the `pathlib.Path` of a peft folder.
+        updates: One adapter per client: a dict from peft's names of the factors to arrays (NumPy, or torch on the CPU
+            or a GPU), or the `pathlib.Path` of a peft folder.
         rule: Turns distances into weights; rules that judge single coordinates are refused.
         n_byzantine: As in `bartizan.aggregate`: without a rule it takes the default rule.
         settings: The server's alpha, the rank of the result, and limits; by default each folder's own alpha.
