@@ -296,6 +296,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
         timeout=300,
     )
     assert said.returncode == 0, said.stdout + said.stderr
+    # Search works from a folder: the index is a script, and the worker's stand-in lies beside it.
+    assert (tmp_path / "search" / "search_index.js").is_file()
+    assert "assets/iframe-worker.js" in (tmp_path / "index.html").read_text("utf-8")
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) >= len(PAGES)
     for page in pages:
