@@ -42,7 +42,7 @@ class Roster:
     """Whether products of float32 updates are summed in float32, as on a GPU."""
 
     def without(self, reasons: Mapping[int, str]) -> Roster:
-        """Return the same roster with these clients quarantined; under `strict` raise the first."""
+        """Return the roster with these clients quarantined; with `strict`, raise an error for the first of them."""
         if not reasons:
             return self
         if self.strict:
@@ -55,7 +55,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The decision on one round, and what it was made by."""
+    """The decision on one round, with the rule, sketch and seed that made it."""
 
     decision: Decision
     """On `clients`."""

@@ -208,7 +208,7 @@ def reduce_columns(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
 
 
 def _empty_result(clients: Updates) -> Row:
-    """Flat arrays of the entries' dtypes, bfloat16 as uint16; the caller's own if kernels can write to them."""
+    """Return flat arrays for the result (bfloat16 as uint16): the caller's own if kernels can write to them."""
     layout, target = clients.layout, clients.target
     if target is not None and not HostRows.of([target.row], layout).needs_copy:
         return target.row
@@ -217,7 +217,7 @@ def _empty_result(clients: Updates) -> Row:
 
 
 def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
-    """Return integer entries, flat: the weighted median of the clients and the reference, which has the rest of 1."""
+    """Return integer entries, flat: the weighted median of the clients; the reference has the rest of the weight."""
     rows = list(clients.integers)
     if clients.reference is not None:
         rows.append(clients.reference.integers)

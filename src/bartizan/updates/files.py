@@ -174,7 +174,7 @@ def opened(
     max_bytes: int | None = MAX_UPDATE_BYTES,
     stopped: threading.Event | None = None,
 ) -> Any:
-    """The update at a path or address, or an `Unreadable` if it can't be opened; anything else as it is.
+    """Return the update at a path or address, `Unreadable` if it can't be opened; anything else unchanged.
 
     A `ServerResourceError` is the server's own: a path is made a plain one first, so no class of a client raises it.
     """
@@ -309,7 +309,7 @@ def _view(memory: Array, dtype: np.dtype, shape: tuple[int, ...], start: int, or
 
 
 def _as_leaf(memory: Array, place: Tensor, like: Any) -> Any:
-    """Return this place of the map as an array of the library that `like` is of."""
+    """Return this part of the mapped file as an array of the same library as `like`."""
     # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
     dtype = place.stored if place.name or is_tensor(like) else like.dtype
     array: Array = np.ndarray(place.shape, dtype, memory, place.start)

@@ -118,7 +118,7 @@ class Layout:
 
 
 def layout_key(leaves: Mapping[Path, Any]) -> tuple[Any, ...]:
-    """Return what the layout of these arrays is known by, without describing them."""
+    """Return a hashable key of the layout of these arrays, cheaper than the layout itself."""
     return tuple(
         [
             (path, leaf.shape, leaf.dtype, (leaf.device, leaf.layout) if is_tensor(leaf) else None)
@@ -128,7 +128,7 @@ def layout_key(leaves: Mapping[Path, Any]) -> tuple[Any, ...]:
 
 
 def leaves_of(update: Any) -> dict[Path, Any]:
-    """The arrays of one client's update by their path; TypeError if it holds anything but arrays in containers."""
+    """Return the arrays of one client's update by path; raise TypeError for anything but arrays in containers."""
     return plain_and_leaves(update)[1]
 
 

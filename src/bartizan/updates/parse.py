@@ -212,7 +212,7 @@ def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
 
 
 def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
-    """Return one update as those of a round; raise ValueError if it holds no floats."""
+    """Return one update as `Updates` of a single client; raise ValueError if it holds no floats."""
     if not parsed.layout.dim:
         raise ValueError(NO_FLOATS)
     return Updates(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(experiment: Experiment) -> None:
-    """Build all that needs no data, so that a wrong name or setting is an error before anything runs."""
+    """Build every part that needs no data, so that wrong names and settings raise before training."""
     m = experiment.clients.taking_part
     rule = _in_section("rule", lambda: rule_for(experiment.rule, m, min(experiment.clients.n_byzantine, m))[0])
     sketch = _in_section("sketch", lambda: sketch_of(experiment))

@@ -53,7 +53,7 @@ More: bartizan demo --attacks foe,ipm --rules mean,bulyan --seeds 0,1,2; bartiza
 def experiments(
     attacks: Sequence[str] = ATTACKS, rules: Sequence[str] = RULES, rounds: int = ROUNDS, seeds: Sequence[int] = (0,)
 ) -> list[Experiment]:
-    """Return the mean without attack, by which all are judged, and the others; the default rule also exact."""
+    """Return the mean without attack as the baseline, then the rules under attack; the default rule also exact."""
     base = Experiment().changed({**SETTINGS, "rounds": rounds})
     grid = {"attack.name": ["none", *attacks], "seed": list(seeds)}
     parts: list[dict[str, Any]] = [

@@ -154,7 +154,7 @@ def _of_checkpoint(vector: Any, shapes: Any) -> dict[str, Tensor]:
 
 
 def _but_the_first(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
-    """Return the number of dimensions, and all but the first, which for a classifier counts the classes."""
+    """Return the number of dimensions and the shape without the first one, a classifier's number of classes."""
     return tensor.ndim, tuple(tensor.shape[1:])
 
 

@@ -70,7 +70,7 @@ class LoRA:
         return scale
 
     def rescaled(self, scale: float, own: int, rank: int) -> float:
-        """The s of another rank, by the alpha that gives rank `own` this scale."""
+        """Return the scale of another rank under the alpha that gives rank `own` this scale."""
         return scale * (math.sqrt(own / rank) if self.use_rslora else own / rank)
 
 

@@ -205,7 +205,7 @@ class PartitionedUpdates:
         return InspectedUpdates(parsed, unreadable)
 
     def _by_part(self, clients: Sequence[int]) -> dict[int, list[int]]:
-        """The clients of each part that has some of these, numbered within their part."""
+        """Group these clients by part, numbered within their part."""
         found: dict[int, list[int]] = {}
         for client in clients:
             part = bisect_right(self.firsts, client) - 1
