@@ -42,6 +42,8 @@ MAY_IMPORT = {
     "lab": LIBRARY | {"attacks", "lora"},
     "cli": LIBRARY | {"attacks", "lab", "warmup"},
     "sketch": {"measure"},
+    "verify_command": LIBRARY,
+    "client": {"sources"},
     "distributed": {"sources"},
     "lora": {"sources"},
     "partitioned": {"sources"},

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bartizan.round import Round
+    from bartizan.sources.committed.committed_round import CommittedRound
 
 U = TypeVar("U")
 D = TypeVar("D", bound=np.generic)
@@ -91,6 +92,12 @@ class Aggregator:
         from bartizan.round import Round
 
         return Round(self, seed, **options)
+
+    def committed_round(self, like: Any, *, expected: Iterable[str], **options: Any) -> CommittedRound:
+        """Open a round to which clients commit, and only those with weight send their updates; see `CommittedRound`."""
+        from bartizan.sources.committed.committed_round import CommittedRound
+
+        return CommittedRound(self, like, expected=expected, **options)
 
 
 @overload

@@ -27,11 +27,12 @@ COMMANDS = {
     "sweep": ("bartizan.lab.runs.command", "run all experiments of an experiment.toml's [grid]"),
     "report": ("bartizan.lab.report.command", "one HTML page of a folder of runs"),
     "aggregate": ("bartizan.aggregate_command", "one robust update from the updates in files and object stores"),
+    "verify": ("bartizan.verify_command", "recompute committed rounds from their record"),
     "list": ("bartizan.cli", "show the rules, sketches, attacks, data sets and models, with plug-ins"),
     "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
 }
 MAX_ERROR_CHARS = 4000  # that are printed
-SHORT_COMMANDS = ("init", "report", "list", "warmup")  # which end without an error if their output is closed
+SHORT_COMMANDS = ("init", "report", "verify", "list", "warmup")  # which end without an error if their output is closed
 ABOUT = "Byzantine-robust aggregation for federated learning."
 Commands = Mapping[str, tuple[str, str]]
 """The module of each command, with a function `add_to`, and what the command does."""

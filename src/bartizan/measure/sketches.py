@@ -94,7 +94,7 @@ class StreamingSketch(ColumnSketch):
         """Measure as many clients at a time as memory admits; `use` gets each block of columns too, as it is read."""
         trusted, (k, _), tile, measured = clients.trusted is not None, self.working_set(), self.multiple_of, []
         most = self.widest_block(trusted=trusted)
-        short = SHORT_OF_DIGITS if clients.reference is None else self._short_of_digits(clients.layout)
+        short = self.short_of_digits(clients.layout, centred=clients.reference is not None)
         for part in clients.parts(self.unit):
             M = len(part.clients) + trusted
             flat = part.rows.zeros(M * (k + 1 + trusted))  # where the rows are, in one allocation
@@ -110,8 +110,8 @@ class StreamingSketch(ColumnSketch):
             measured.append(found)
         return Measurements.joined(measured)
 
-    def _short_of_digits(self, layout: Layout) -> float:
-        """Return the least ratio of squared distance to squared norm whose digits survive, beside a reference."""
+    def short_of_digits(self, layout: Layout, *, centred: bool) -> float:
+        """Return the least ratio of squared distance to squared norm whose digits survive."""
         return SHORT_OF_DIGITS
 
     def widest_block(self, *, trusted: bool) -> int | None:
@@ -195,8 +195,8 @@ class Projection(StreamingSketch):
         clients = parse_updates(updates, strict=True)
         return on_host(self.measure(clients, fresh_seed() if seed is None else checked_seed(seed)).sketches)
 
-    def _short_of_digits(self, layout: Layout) -> float:
-        return SHORT_OF_FLOAT32_DIGITS if layout.widest.itemsize < 8 else SHORT_OF_DIGITS
+    def short_of_digits(self, layout: Layout, *, centred: bool) -> float:
+        return SHORT_OF_FLOAT32_DIGITS if centred and layout.widest.itemsize < 8 else SHORT_OF_DIGITS
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ class Witnesses:
         seen = [one for one in self.seen.values() if all(clients.clients[row] in one.place for row in used)]
         try:
             if stage is None:
-                return combine(clients, weights, stage, noise, partial(_check_sum, clients, weights, seen))
+                return combine(clients, weights, stage, noise, partial(check_sum, clients, weights, seen))
             combination = Combination(clients, seen, used)
             return combine(replace(clients, watch=combination.watch), weights, stage, noise, combination.check)
         except NotMeasuredError:
@@ -197,7 +197,7 @@ class NotMeasuredError(Exception):
     """The result is not made of the numbers that were measured."""
 
 
-def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Witness], floats: Sequence[Any]) -> None:
+def check_sum(clients: Updates, weights: Floats, measured: Sequence[Witness], floats: Sequence[Any]) -> None:
     """Raise NotMeasuredError unless the result's sketch is, up to rounding, the clients' weighted sum of sketches."""
     rows = np.flatnonzero(weights)
     used = [clients.clients[row] for row in rows]

@@ -1,0 +1,1 @@
+"""Committed rounds: clients commit to their updates, send sketches, and only those with weight send the rest."""

@@ -1,0 +1,167 @@
+"""A client's side of committed rounds."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from bartizan._util.text import quoted
+from bartizan._util.types import Array
+from bartizan.measure.client_sizes import SIZE_RANGE, is_size
+from bartizan.sources.committed.named_parts import projection_from
+from bartizan.sources.committed.record import head_after
+from bartizan.sources.committed.round_messages import (
+    Closing,
+    Committed,
+    Draw,
+    Fetch,
+    Leaves,
+    Listing,
+    Nonce,
+    Opening,
+    Result,
+    SecondDraw,
+    SecondSketch,
+    Sketched,
+    decoded,
+)
+from bartizan.sources.committed.transcript import FOLLOWS, SECOND, next_nonce, require, seal_of
+from bartizan.sources.committed.update_bytes import UpdateForm, leaf_hashes, part, root_of
+from bartizan.sources.committed.wire import Message
+
+MAX_WINDOW = 32  # leaves that are sent at a time
+MAX_ANSWERS = 128  # in one round: each second sketch shows k more linear functions of the update
+
+
+class Commitment:
+    """One client's update in one committed round; its arrays must not be written to before the round is closed.
+
+    A server that does not keep to the protocol gets a ProtocolError that says what it did instead of an answer.
+    """
+
+    def __init__(
+        self, opening: Opening, client: str, form: UpdateForm, pieces: list[Array], size: float, origin: Any
+    ) -> None:
+        self.client, self.size, self._form, self._pieces, self._origin = client, size, form, pieces, origin
+        self._projection = projection_from(opening.sketch)
+        # The norm is summed in the same pass as a sketch, so that its last bits are those beside the sketch.
+        self.squared_norm = form.measured(pieces, origin, self._projection, 0)[1]
+        if not math.isfinite(self.squared_norm):
+            raise ValueError("The update holds NaN or Inf, or its squares overflow: it can't take part.")
+        self._salt, self._nonce = secrets.token_bytes(32), secrets.token_bytes(32)
+        self._leaves = leaf_hashes(pieces, self._salt)
+        self._root = root_of(self._leaves, form.n_bytes)
+        self._stages: dict[type[Message], Any] = {Opening: opening}
+        self._answers = 0
+        seal = seal_of(opening.digest, self._sketched(bytes(32), []))
+        self.message = Committed(opening.digest, client, seal, next_nonce(next_nonce(self._nonce)))
+        """The answer to the opening, which shows nothing of the update."""
+
+    @classmethod
+    def of(
+        cls, update: Any, opening: bytes | Opening, client: str, *, size: float = 1, reference: Any = None
+    ) -> Commitment:
+        """Commit to an update: arrays of NumPy or torch in any container of the round's layout.
+
+        `reference` is the model that updates are measured from; the opening says which one, if any.
+        """
+        opening = opening if isinstance(opening, Opening) else Opening.decode(opening)
+        if not is_size(size):
+            raise ValueError(f"size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
+        require(client in opening.clients, f"the server did not ask {quoted(client, 60)}")
+        form = UpdateForm.from_entries(opening.entries)
+        same = form.root(reference) == opening.reference
+        require(same, "the reference is not the one that the server opened the round with")
+        origin = None if reference is None else form.pieces(reference)
+        return cls(opening, client, form, form.pieces(update), float(size), origin)
+
+    def nonce(self, asked: Listing | Result) -> Nonce:
+        """Open the first nonce where the list holds one's own commitment, or the second after a result."""
+        self._follow(asked)
+        if isinstance(asked, Listing):
+            rows = [row for row in asked.rows if row[0] == self.client]
+            own = (self.client, self.message.seal, self.message.anchor)
+            require(rows == [own], "the server dropped or changed this client's commitment in its list")
+            return Nonce(asked.digest, self.client, next_nonce(self._nonce))
+        same = next_nonce(asked.nonce) == self._stages[Draw].nonce
+        require(same, "the server opened another second nonce than it committed to")
+        return Nonce(asked.digest, self.client, self._nonce)
+
+    def sketch(self, seed: Draw) -> Sketched | SecondSketch:
+        """Sketch the update by a seed, which must come of the list, or of the result, and of all nonces."""
+        self._follow(seed)
+        second = isinstance(seed, SecondDraw)
+        own = self._nonce if second else next_nonce(self._nonce)
+        require((self.client, own) in seed.rows, "the server left this client's nonce out of the seed")
+        if not second:
+            anchors = {client: anchor for client, _, anchor in self._stages[Listing].rows}
+            sound = all(next_nonce(nonce) == anchors.get(client) for client, nonce in seed.rows)
+            require(sound, "the server drew the seed by a nonce that its client did not commit to")
+            same = next_nonce(seed.nonce) == self._stages[Opening].anchor
+            require(same, "the server opened another nonce than it committed to when the round opened")
+        sketch, _ = self._form.measured(self._pieces, self._origin, SECOND if second else self._projection, seed.seed)
+        return SecondSketch(seed.digest, self.client, sketch) if second else self._sketched(seed.digest, sketch)
+
+    def reveal(self, ranges: Fetch) -> Leaves:
+        """Send the bytes of some leaves of the update, after the sketch."""
+        require(Draw in self._stages, "the server asked for the update before it drew a seed")
+        require(ranges.root == self._root, "the server asked for another client's update")
+        return Leaves(self._root, ranges.first, part(self._pieces, ranges.first, min(ranges.count, MAX_WINDOW)))
+
+    def _follow(self, message: Any) -> None:
+        """Take a message of the server, if it follows the one before; once, but for results."""
+        kind, name = type(message), type(message).__name__
+        before, known = self._stages.get(FOLLOWS[kind]), self._stages.get(kind)
+        require(before is not None and message.after == before.digest, f"the server's {name} is not of this round")
+        again = kind in (Listing, Draw) and known is not None and known.digest != message.digest
+        require(not again, f"the server sent a second {name} in one round")
+        self._answers += 1
+        require(self._answers <= MAX_ANSWERS, f"the server asked more than {MAX_ANSWERS} times in one round")
+        self._stages[kind] = message
+
+    def _sketched(self, draw: bytes, sketch: Any) -> Sketched:
+        return Sketched(draw, self.client, self.size, self.squared_norm, self._salt, self._root, self._leaves, sketch)
+
+
+class Client:
+    """Answers a server's requests in any number of rounds, one after another; the transport is the caller's.
+
+    Args:
+        name: The client's id, as the server knows it.
+        train: Called with each `Opening`; returns the update and the data size.
+        reference: Called with each `Opening`; returns the model that updates are measured from, where there is one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        train: Callable[[Opening], tuple[Any, float]],
+        reference: Callable[[Opening], Any] = lambda opening: None,
+    ) -> None:
+        self.name, self._train, self._reference = name, train, reference
+        self.commitment: Commitment | None = None
+        self.head = b""
+        """The head of the record after the last round: pin it, and `bartizan verify --head` finds what was changed."""
+
+    def answer(self, request: bytes) -> bytes:
+        """Return the reply to a request, empty at the close; raise ValueError where the server breaks the protocol."""
+        message, own = decoded(request), self.commitment
+        if isinstance(message, Opening):
+            update, size = self._train(message)
+            own = Commitment.of(update, message, self.name, size=size, reference=self._reference(message))
+            self.commitment = own
+            return own.message.encoded
+        if isinstance(message, Closing):
+            self.head, self.commitment = head_after(message.head, message), None
+            return b""
+        require(own is not None, "the server sent a request before it opened a round")
+        assert own is not None
+        if isinstance(message, (Listing, Result)):
+            return own.nonce(message).encoded
+        if isinstance(message, Draw):
+            return own.sketch(message).encoded
+        require(isinstance(message, Fetch), f"a server sends no {type(message).__name__}")
+        assert isinstance(message, Fetch)
+        return own.reveal(message).encoded

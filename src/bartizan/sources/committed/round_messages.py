@@ -1,0 +1,178 @@
+"""The messages of a committed round, in the order of the protocol (`docs/explanation/committed.md`).
+
+`after` is the digest of the server's message that one answers or follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from bartizan.sources.committed.wire import MAX_MESSAGE_BYTES, Message, floats, octets, several, text, whole
+
+MAX_CLIENTS, MAX_LEAVES, MAX_DIMENSIONS = 10_000, 2**20, 2**20
+DIGEST, NAME, REASON = octets(0, 32), text(200), text(2000)
+Digest: TypeAlias = Annotated[bytes, DIGEST]
+Name: TypeAlias = Annotated[str, NAME]
+Words: TypeAlias = Annotated[str, REASON]
+Real: TypeAlias = Annotated[float, floats()]
+Numbers: TypeAlias = Annotated[Any, floats(MAX_DIMENSIONS)]
+ENTRY = text(1000), text(20), several(32, whole())
+
+
+@dataclass(frozen=True, eq=False)
+class Opening(Message):
+    """From the server: what the round is about, before anybody commits."""
+
+    KIND = 1
+    round: Annotated[int, whole()]
+    head: Digest
+    """The head of the record before this round."""
+    clients: Annotated[tuple[str, ...], several(MAX_CLIENTS, NAME)]
+    entries: Annotated[tuple[tuple[str, str, tuple[int, ...]], ...], several(100_000, *ENTRY)]
+    """Path (JSON), dtype and shape of each array of an update, in the order in which bytes and coordinates count."""
+    reference: Digest
+    """Root of the model that updates are measured from; zeros if it is zero."""
+    rule: Words
+    sketch: Words
+    audit: Real
+    """Probability that a client without weight is fetched and checked too."""
+    history: Numbers
+    anchor: Digest
+    """The hash of the hash of the server's secret nonce."""
+
+
+@dataclass(frozen=True, eq=False)
+class Committed(Message):
+    """From a client: the seal of its update, data size and squared norm, and the anchor of its nonce."""
+
+    KIND = 2
+    after: Digest
+    client: Name
+    seal: Digest
+    anchor: Digest
+
+
+@dataclass(frozen=True, eq=False)
+class Listing(Message):
+    """From the server: all commitments. No other update can enter this round."""
+
+    KIND = 3
+    after: Digest
+    rows: Annotated[tuple[tuple[str, bytes, bytes], ...], several(MAX_CLIENTS, NAME, DIGEST, DIGEST)]
+
+
+@dataclass(frozen=True, eq=False)
+class Nonce(Message):
+    """From a client: after the list the hash of its nonce, after the result the nonce."""
+
+    KIND = 4
+    after: Digest
+    client: Name
+    nonce: Digest
+
+
+@dataclass(frozen=True, eq=False)
+class Draw(Message):
+    """From the server: its nonce and all that clients opened. The digest of this message is the seed."""
+
+    KIND = 5
+    after: Digest
+    nonce: Digest
+    rows: Annotated[tuple[tuple[str, bytes], ...], several(MAX_CLIENTS, NAME, DIGEST)]
+
+    @property
+    def seed(self) -> int:
+        return int.from_bytes(self.digest, "little")
+
+
+@dataclass(frozen=True, eq=False)
+class Sketched(Message):
+    """From a client: its sketch, and all that its seal is made of."""
+
+    KIND = 6
+    after: Digest
+    client: Name
+    size: Real
+    squared_norm: Real
+    salt: Digest
+    root: Digest
+    leaves: Annotated[tuple[bytes, ...], several(MAX_LEAVES, DIGEST)]
+    sketch: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Fetch(Message):
+    """From the server: which leaves of its update a client should send."""
+
+    KIND = 7
+    root: Digest
+    first: Annotated[int, whole(MAX_LEAVES)]
+    count: Annotated[int, whole(MAX_LEAVES)]
+
+
+@dataclass(frozen=True, eq=False)
+class Leaves(Message):
+    """From a client: the bytes of some leaves in a row, at most as many as were asked for."""
+
+    KIND = 8
+    root: Digest
+    first: Annotated[int, whole(MAX_LEAVES)]
+    data: Annotated[bytes, octets(MAX_MESSAGE_BYTES)]
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Message):
+    """From the server: the weights, and the root of the update that they make, before the second seed is known."""
+
+    KIND = 9
+    after: Digest
+    nonce: Digest
+    """By which the audits were drawn."""
+    root: Digest
+    weights: Annotated[tuple[tuple[str, float], ...], several(MAX_CLIENTS, NAME, floats())]
+    quarantined: Annotated[tuple[tuple[str, str], ...], several(MAX_CLIENTS, NAME, REASON)]
+
+
+@dataclass(frozen=True, eq=False)
+class SecondDraw(Draw):
+    """From the server: the second seed, drawn from the root of the result and the clients' nonces."""
+
+    KIND = 10
+
+
+@dataclass(frozen=True, eq=False)
+class SecondSketch(Message):
+    """From a client with weight: the sketch of its committed update by the second seed."""
+
+    KIND = 11
+    after: Digest
+    client: Name
+    sketch: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Fault(Message):
+    """In the record: a client is out, and why."""
+
+    KIND = 12
+    client: Name
+    reason: Words
+
+
+@dataclass(frozen=True, eq=False)
+class Closing(Message):
+    """From the server: the head of the record before this message, and why there is no result (empty if there is)."""
+
+    KIND = 13
+    head: Digest
+    problem: Words
+
+
+OWN: list[type[Message]] = [*Message.__subclasses__(), SecondDraw]
+KINDS = {kind.KIND: kind for kind in OWN}
+
+
+def decoded(data: bytes) -> Message:
+    """Return a message of any kind; WireError if these bytes are none."""
+    return KINDS.get(data[4] if len(data) > 4 else 0, Opening).decode(data)
