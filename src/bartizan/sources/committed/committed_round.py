@@ -183,7 +183,7 @@ class CommittedRound:
         own = self._updates
         own |= {c: FetchedUpdate(state.sketched[c], state.form.n_bytes, self._folder) for c in clients if c not in own}
         while pending := [client for client in clients if client not in lost and not own[client].complete]:
-            if self._n_fetched >= self._budget:
+            if self._n_fetched + sum(own[client].n_asked for client in pending) > self._budget:
                 spent = f"{self._n_fetched:,} of {self._budget:,} bytes are fetched, {len(pending)} clients are left"
                 raise TooFewClientsError(f"The fetch budget is spent: {spent}. Raise fetch_budget.")
             requests = {client: own[client].request().encoded for client in pending}

@@ -33,6 +33,11 @@ class FetchedUpdate:
     def request(self) -> Fetch:
         return Fetch(self.sent.root, self.n_there, min(WINDOW, len(self.sent.leaves) - self.n_there))
 
+    @property
+    def n_asked(self) -> int:
+        """The bytes that are asked for next."""
+        return min(WINDOW * LEAF, len(self.data) - self.n_there * LEAF)
+
     def add(self, reply: Leaves | None) -> None:
         """Take the leaves that were asked for; ProtocolError on false bytes, or if none came several times."""
         asked, data = self.request(), b"" if reply is None else reply.data
