@@ -36,9 +36,7 @@ def test_weights_and_update_are_those_of_one_call_with_that_seed_to_the_bit(rule
     sizes = {name: 1.0 + n % 3 for n, name in enumerate(updates)}
     opened, out = run_round(bz.Aggregator(rule, SMALL), updates, sizes=sizes)
     names = sorted(updates)
-    same = bz.aggregate(
-        [updates[n] for n in names], rule, sketch=SMALL, seed=out.seed, sizes=[sizes[n] for n in names]
-    )
+    same = bz.aggregate([updates[n] for n in names], rule, sketch=SMALL, seed=out.seed, sizes=[sizes[n] for n in names])
     assert out.clients == tuple(names)
     np.testing.assert_array_equal(out.weights, same.weights)
     np.testing.assert_array_equal(out.update, same.update)
@@ -62,9 +60,7 @@ def test_a_reference_is_the_origin_for_clients_and_server():
     updates = {name: model + x for name, x in honest().items()}
     aggregator = bz.Aggregator(n_byzantine=F)
     _, out = run_round(aggregator, updates, reference=model, clients={"reference": lambda opening: model})
-    same = bz.aggregate(
-        list(updates.values()), aggregator.rule, sketch=bz.Rotated(), seed=out.seed, reference=model
-    )
+    same = bz.aggregate(list(updates.values()), aggregator.rule, sketch=bz.Rotated(), seed=out.seed, reference=model)
     np.testing.assert_array_equal(out.weights, same.weights)
     np.testing.assert_array_equal(out.update, same.update)
 
@@ -188,7 +184,13 @@ def test_noise_and_updates_short_of_digits_are_refused_and_recorded():
 
 @pytest.mark.parametrize(
     ("expected", "message"),
-    [([], "1 to 10,000"), (["a", "a"], "each once"), ("abc", "1 to 10,000"), ([7], "printable"), (["a\n"], "printable")],
+    [
+        ([], "1 to 10,000"),
+        (["a", "a"], "each once"),
+        ("abc", "1 to 10,000"),
+        ([7], "printable"),
+        (["a\n"], "printable"),
+    ],
 )
 def test_ids_are_distinct_printable_texts(expected, message):
     with pytest.raises(ValueError, match=message):
@@ -224,7 +226,15 @@ def test_rules_and_sketches_are_made_of_their_repr_and_nothing_else_is():
         if not case.rule.ends_coordinate_wise():
             assert rule_from(repr(case.rule)) == case.rule
     assert projection_from("Gaussian(k=7)") == bz.Gaussian(7)
-    for text in ("", "Krum", "Krum(2)", "Krum(n_byzantine=2).weigh", "__import__('os')", "Krum(n_byzantine=-1)", "(" * 900):
+    for text in (
+        "",
+        "Krum",
+        "Krum(2)",
+        "Krum(n_byzantine=2).weigh",
+        "__import__('os')",
+        "Krum(n_byzantine=-1)",
+        "(" * 900,
+    ):
         with pytest.raises(ValueError, match="of bartizan's own"), warnings.catch_warnings():
             warnings.simplefilter("error")
             rule_from(text)

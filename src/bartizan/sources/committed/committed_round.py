@@ -109,6 +109,7 @@ class CommittedRound:
         self._folder = None if spill is None else Path(spill)
         self._budget = len(clients) * form.n_bytes if fetch_budget is None else fetch_budget
         self._nonce, self._n_fetched, self._updates = secrets.token_bytes(32), 0, dict[str, FetchedUpdate]()
+        self._closes_record = not isinstance(record, Record)
         self.record = record if isinstance(record, Record) else Record(record)
         number, anchor = self.record.n_rounds + 1, next_nonce(next_nonce(self._nonce))
         about = form.entries, form.root(reference), repr(rule), repr(sketch), audit, np.array(history), anchor
@@ -242,6 +243,8 @@ class CommittedRound:
 
     def _close(self, problem: str) -> None:
         self._add(closing := Closing(self.record.head, problem))
+        if self._closes_record:
+            self.record.close()
         with suppress(Exception):  # of the transport: the result, or the reason, is there
             self._exchange(dict.fromkeys(self._present(), closing.encoded), self.deadline, REPLY_BYTES)
 

@@ -102,6 +102,11 @@ class Record:
             self.file.seek(begin)
             raise server_error(full, f"The record {short(self.path)} can't be written") from full
 
+    def close(self) -> None:
+        """Close the file, which others may then continue."""
+        if self.path is not None:
+            self.file.close()
+
     def read(self) -> bytes:
         """Return the whole record."""
         self.file.seek(0)
