@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -102,10 +101,10 @@ def test_tensors_come_back_as_tensors():
 
 def test_only_clients_with_weight_and_audited_ones_send_their_update():
     updates = honest()
-    opened, out = run_round(bz.Aggregator(bz.Krum(F)), updates, audit=0)
+    _, out = run_round(bz.Aggregator(bz.Krum(F)), updates, audit=0)
     assert out.fetched_bytes == 4 * P
     assert (out.weights > 0).sum() == 1
-    opened, out = run_round(bz.Aggregator(bz.Krum(F)), updates, audit=1)
+    _, out = run_round(bz.Aggregator(bz.Krum(F)), updates, audit=1)
     assert out.fetched_bytes == 9 * 4 * P
     assert len(out.audited) == 8
 
@@ -119,7 +118,7 @@ def test_bytes_on_the_wire_are_the_sketches_and_the_updates_with_weight():
 
 
 def test_audits_are_drawn_with_the_stated_probability():
-    """Of 9 clients with audit=0.5 all or none are drawn with a probability of 0.004, in six rounds alike below 1e-14."""
+    """Of 9 clients with audit=0.5 all or none are drawn with probability 0.004; six times alike, below 1e-14."""
     updates, counts = honest(1000), set()
     for _ in range(6):
         _, out = run_round(bz.Aggregator(bz.Krum(F), SMALL), updates, audit=0.5)

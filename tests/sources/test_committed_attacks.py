@@ -258,7 +258,7 @@ def test_ranges_that_come_late_are_asked_for_again_and_resumed(updates):
             return None
         return with_fields(Leaves.decode(reply), data=Leaves.decode(reply).data[:LEAF]).encoded
 
-    opened, _, out = outcome(updates, {CHEAT: at(Fetch, flaky)})
+    _, _, out = outcome(updates, {CHEAT: at(Fetch, flaky)})
     assert not out.quarantined
     assert turns == [0, 0, 1, 1]
     assert out.fetched_bytes == 9 * 4 * P
@@ -269,7 +269,7 @@ def test_as_many_withholders_as_the_rule_withstands_gain_nothing_and_more_refuse
     _, _, out = outcome(updates, dict.fromkeys(NAMES[:2], gone))
     same_without(updates, set(NAMES[:2]), out)
     opened = bz.Aggregator(RULE).committed_round(updates["c0"], expected=NAMES, audit=1)
-    with pytest.raises(TooFewClientsError, match="3 clients withheld or changed .* more than n_byzantine=2"):
+    with pytest.raises(TooFewClientsError, match=r"3 clients withheld or changed .* more than n_byzantine=2"):
         opened.run(Loopback(updates, dict.fromkeys(NAMES[:3], gone)))
     assert "more than n_byzantine=2" in opened.transcript.closing.problem
 
@@ -374,10 +374,11 @@ def test_a_client_answers_one_list_and_one_seed_in_a_round_and_few_results(updat
     first = next_nonce(own._nonce)
     draw = Draw(listing.digest, next_nonce(opened._nonce), (("c0", first),))
     eve.answer(draw.encoded)
-    results = [Result(draw.digest, opened._nonce, bytes([n]) * 32, (), ()) for n in range(200)]
+    results = [Result(draw.digest, opened._nonce, bytes([n]) * 32, (), ()) for n in range(127)]
+    for result in results[:-1]:
+        eve.answer(result.encoded)
     with pytest.raises(ValueError, match="more than 128 times"):
-        for result in results:
-            eve.answer(result.encoded)
+        eve.answer(results[-1].encoded)
     with pytest.raises(ValueError, match="a server sends no Committed"):
         eve.answer(own.message.encoded)
     eve.answer(Closing(NOBODY, "").encoded)

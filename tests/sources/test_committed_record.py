@@ -70,7 +70,7 @@ def test_weights_are_replayed_for_every_kind_of_rule(rule):
 
 
 def test_verify_finds_every_one_of_a_thousand_random_bits_and_names_its_entry():
-    record, out = recorded(2, bz.Krum(F))
+    record, _ = recorded(2, bz.Krum(F))
     data, rng = record.read(), np.random.default_rng(0)
     ends = np.cumsum([len(FIRST_LINE)] + [len(message.encoded) + 36 for message, _ in entries(io.BytesIO(data))])
     assert ends[-1] == len(data)
