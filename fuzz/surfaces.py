@@ -54,6 +54,7 @@ SURFACES = {
     "server-faults": Entry("server_faults", 1, "updates", "safetensors"),
     "weightless": Entry("weightless:containers", 2, "updates"),
     "weightless-adapters": Entry("weightless:adapters", 1, "sources.adapters"),
+    "committed": Entry("committed", 2, "sources.committed"),
     "cifar": Entry("lab.data:cifar", 2, "lab.data", "PIL"),
     "mnist": Entry("lab.data:mnist", 1, "lab.data", "PIL"),
     "sotu": Entry("lab.data:sotu", 1, "lab.data", "PIL"),
