@@ -36,3 +36,13 @@ def test_a_simulation_of_too_few_clients_for_its_edges_is_refused_at_once():
     assert run.returncode == 2
     assert "--clients must be 1,000 or more, so that each of 100 edges has ten; got 150" in run.stderr
     assert not run.stdout
+
+
+def test_clients_on_sockets_find_what_two_of_them_and_the_server_do():
+    command = [sys.executable, "examples/committed.py", "--dim", "20000"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    assert "client-06 is out: its sketch is not of its update" in run.stdout
+    assert "client-07 is out: its bytes from 0 on are not those that it committed to" in run.stdout
+    assert run.stdout.count("clients found") == 1
+    assert "the result of round 3 is not made of what was committed" in run.stdout

@@ -62,7 +62,7 @@ def hidden_from(seed, sketch=bz.Rotated()):
 
 def null_space_bytes(client, request, reply):
     own = client.commitment
-    seed = own._stages[Draw].seed
+    seed = own.stages[Draw].seed
     moved = own._pieces[0].view(np.float32) + 100 * hidden_from(seed)
     return with_fields(Leaves.decode(reply), data=moved.tobytes()[request.first * LEAF :]).encoded
 
@@ -222,7 +222,7 @@ def test_a_copied_seal_can_not_be_opened(updates):
         return reply
 
     def sketch(client, request, reply):
-        client.commitment._stages[Draw] = request
+        client.commitment.stages[Draw] = request
         return client.commitment._sketched(request.digest, np.zeros(4096)).encoded
 
     copier = {Opening: copied, Listing: replayed, Draw: sketch}

@@ -60,7 +60,7 @@ def reseal(client, **changed):
     own = client.commitment
     for name, value in changed.items():
         setattr(own, name, value)
-    opening = own._stages[Opening].digest
+    opening = own.stages[Opening].digest
     seal = seal_of(opening, own._sketched(bytes(32), []))
     own.message = Committed(opening, own.client, seal, next_nonce(next_nonce(own._nonce)))
     return own.message.encoded

@@ -5,7 +5,8 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("bartizan.flower needs Flower: pip install 'bartizan[flower]'") from missing
 
+from bartizan.flower.committed_mod import committed_mod
 from bartizan.flower.strategy import RobustStrategy
 from bartizan.judge.reputation import Reputation, Suspect
 
-__all__ = ["Reputation", "RobustStrategy", "Suspect"]
+__all__ = ["Reputation", "RobustStrategy", "Suspect", "committed_mod"]

@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.errors import server_problem
+from bartizan.flower.committed_nodes import CommittedNodes, check_committed
 from bartizan.flower.grids import MissingNodesError, StreamingGrid, UnusableReply, wait_for_nodes
 from bartizan.flower.nodes_outcome import NodesOutcome
 from bartizan.flower.replies import (
@@ -67,6 +68,8 @@ class RobustStrategy(FedAvg):
         trusted_fn: For rules that need a trusted update: (round, global model) -> the server's own model.
         adapters: For models that are LoRA adapters (peft's state dict): how they are read and combined. The nodes'
             ranks may differ; the global adapter keeps its own.
+        committed: The file of a record: nodes with `committed_mod` then commit to their updates and send sketches, and
+            only those with weight send the rest, in several exchanges of one round; `bartizan verify` replays it.
         spill: A folder to keep replies in instead of memory.
         folder: Where the run is recorded, for `bartizan report`, and from where it continues after a restart.
         name: The name of the run there.
@@ -87,6 +90,7 @@ class RobustStrategy(FedAvg):
         size_cap: float | None = None,
         trusted_fn: Callable[[int, ArrayRecord], ArrayRecord] | None = None,
         adapters: LoRA | None = None,
+        committed: str | os.PathLike[str] | None = None,
         spill: str | os.PathLike[str] | None = None,
         folder: str | os.PathLike[str] | None = None,
         name: str = "flower",
@@ -116,6 +120,8 @@ class RobustStrategy(FedAvg):
         self.aggregator.rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
             check_adapters(self.aggregator, adapters, spill=spill)
+        check_committed(committed, sizes=sizes, trusted_fn=trusted_fn, adapters=adapters)
+        self.committed = committed
         self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters
         self.spill, self.name = spill, name
         self.connect_timeout, self.max_missed_rounds = connect_timeout, max_missed_rounds
@@ -131,6 +137,7 @@ class RobustStrategy(FedAvg):
         self._asked_at = 0.0
         self._trusted: set[int] = set()  # nodes whose last training was trusted
         self._line: dict[str, Any] | None = None
+        self._exchange: tuple[Any, float] = (None, 0.0)  # the grid and the timeout of committed rounds
         self._missing = ""  # why this round asked no nodes; empty where it did
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
@@ -187,7 +194,11 @@ class RobustStrategy(FedAvg):
             for t in range(saved.round + 1, num_rounds + 1):
                 log.info("[ROUND %d/%d]", t, num_rounds)
                 asked = self.configure_train(t, result.arrays, train, streaming)
-                replies = streaming.send_and_receive(asked, timeout=timeout)
+                if self.committed is None:
+                    replies = streaming.send_and_receive(asked, timeout=timeout)
+                else:  # the questions, which go out with the round's opening
+                    replies = asked = list(asked)
+                    self._exchange = (streaming, timeout)
                 updated, metrics = self.aggregate_train(t, replies)
                 result.arrays = result.arrays if updated is None else updated
                 _keep(result.train_metrics_clientapp, t, metrics)
@@ -301,9 +312,17 @@ class RobustStrategy(FedAvg):
 
     def _aggregate(self, server_round: int, replies: Iterable[Message], model: Model, outcome: NodesOutcome) -> None:
         try:
-            opened = self._opened(server_round, model)
+            opened: Any = None
+            if self.committed is None:
+                opened = self._opened(server_round, model)
+            else:
+                opened = self._committed(replies, model, outcome)
         except Exception as wrong:  # of the app's trusted_fn, or of `spill`
             outcome.refused = server_problem(wrong)
+            return
+        if isinstance(opened, CommittedNodes):
+            outcome.close(opened)
+            outcome.after = time.monotonic() - self._asked_at
             return
         with opened:
             seen: set[int] = set()
@@ -328,6 +347,17 @@ class RobustStrategy(FedAvg):
         if self.adapters is None:
             return self.aggregator.round(**start, spill=self.spill)
         return AdapterRound(self.aggregator, self.adapters, **start)
+
+    def _committed(self, questions: Iterable[Message], model: Model, outcome: NodesOutcome) -> CommittedNodes:
+        """Open a committed round whose clients are the nodes of these questions."""
+
+        def on_opened(node: int, reply: Message) -> None:
+            content = RecordDict() if reply.has_error() else reply.content
+            outcome.contents[node] = without_arrays(content, self.train_metrics_aggr_fn)
+
+        options = {"record": self.committed, "spill": self.spill, "history": self._history}
+        grid, timeout = self._exchange
+        return CommittedNodes(self.aggregator, model, list(questions), grid, on_opened, timeout, **options)
 
     def _read_reply(self, node: int, reply: Message, opened: AnyRound, model: Model, outcome: NodesOutcome) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
@@ -355,7 +385,7 @@ class RobustStrategy(FedAvg):
     def _on_send(self, messages: list[Message]) -> None:
         """Take the nodes and the model of a round from its messages, since a subclass may configure them."""
         asked = [message for message in messages if message.metadata.message_type.partition(".")[0] == "train"]
-        if asked:
+        if asked and (self.committed is None or records_of(asked[0].content, ArrayRecord)):
             self._asked = [message.metadata.dst_node_id for message in asked]
             self._asked_at = time.monotonic()
             arrays = records_of(asked[0].content, ArrayRecord)

@@ -34,7 +34,6 @@ class RoundOutcome:
 
     def close(self, opened: Any) -> None:
         """Close a `Round`; whatever that raises is the reason for a refusal."""
-        self.clients = sorted(opened.clients)
         out: tuple[Mapping[Any, str], Mapping[Any, str]]
         try:
             self.result = opened.close()
@@ -45,6 +44,7 @@ class RoundOutcome:
         else:
             out = self.result.quarantined, self.result.failed
         self.quarantined, self.failed = map(dict, out)
+        self.clients = sorted(opened.clients)  # now: those of a committed round come while it is closed
 
     @property
     def weights(self) -> dict[Any, float] | None:

@@ -42,7 +42,14 @@ class Commitment:
     """
 
     def __init__(
-        self, opening: Opening, client: str, form: UpdateForm, pieces: list[Array], size: float, origin: Any
+        self,
+        opening: Opening,
+        client: str,
+        form: UpdateForm,
+        pieces: list[Array],
+        size: float,
+        origin: Any,
+        secret: bytes | None,
     ) -> None:
         self.client, self.size, self._form, self._pieces, self._origin = client, size, form, pieces, origin
         self._projection = projection_from(opening.sketch)
@@ -50,10 +57,12 @@ class Commitment:
         self.squared_norm = form.measured(pieces, origin, self._projection, 0)[1]
         if not math.isfinite(self.squared_norm):
             raise ValueError("The update holds NaN or Inf, or its squares overflow: it can't take part.")
-        self._salt, self._nonce = secrets.token_bytes(32), secrets.token_bytes(32)
+        self.secret = secrets.token_bytes(64) if secret is None else secret
+        self._salt, self._nonce = self.secret[:32], self.secret[32:]
         self._leaves = leaf_hashes(pieces, self._salt)
         self._root = root_of(self._leaves, form.n_bytes)
-        self._stages: dict[type[Message], Any] = {Opening: opening}
+        self.stages: dict[type[Message], Any] = {Opening: opening}
+        """The last message of each kind that the server published."""
         self._answers = 0
         seal = seal_of(opening.digest, self._sketched(bytes(32), []))
         self.message = Committed(opening.digest, client, seal, next_nonce(next_nonce(self._nonce)))
@@ -61,11 +70,19 @@ class Commitment:
 
     @classmethod
     def of(
-        cls, update: Any, opening: bytes | Opening, client: str, *, size: float = 1, reference: Any = None
+        cls,
+        update: Any,
+        opening: bytes | Opening,
+        client: str,
+        *,
+        size: float = 1,
+        reference: Any = None,
+        secret: bytes | None = None,
     ) -> Commitment:
         """Commit to an update: arrays of NumPy or torch in any container of the round's layout.
 
-        `reference` is the model that updates are measured from; the opening says which one, if any.
+        `reference` is the model that updates are measured from; the opening says which one, if any. `secret` is that of
+        the same commitment before its process ended: then `follow` its `stages` too.
         """
         opening = opening if isinstance(opening, Opening) else Opening.decode(opening)
         if not is_size(size):
@@ -75,51 +92,61 @@ class Commitment:
         same = form.root(reference) == opening.reference
         require(same, "the reference is not the one that the server opened the round with")
         origin = None if reference is None else form.pieces(reference)
-        return cls(opening, client, form, form.pieces(update), float(size), origin)
+        return cls(opening, client, form, form.pieces(update), float(size), origin, secret)
 
     def nonce(self, asked: Listing | Result) -> Nonce:
         """Open the first nonce where the list holds one's own commitment, or the second after a result."""
-        self._follow(asked)
+        self.follow(asked)
         if isinstance(asked, Listing):
             rows = [row for row in asked.rows if row[0] == self.client]
             own = (self.client, self.message.seal, self.message.anchor)
             require(rows == [own], "the server dropped or changed this client's commitment in its list")
             return Nonce(asked.digest, self.client, next_nonce(self._nonce))
-        same = next_nonce(asked.nonce) == self._stages[Draw].nonce
+        same = next_nonce(asked.nonce) == self.stages[Draw].nonce
         require(same, "the server opened another second nonce than it committed to")
         return Nonce(asked.digest, self.client, self._nonce)
 
     def sketch(self, seed: Draw) -> Sketched | SecondSketch:
         """Sketch the update by a seed, which must come of the list, or of the result, and of all nonces."""
-        self._follow(seed)
+        self.follow(seed)
         second = isinstance(seed, SecondDraw)
         own = self._nonce if second else next_nonce(self._nonce)
         require((self.client, own) in seed.rows, "the server left this client's nonce out of the seed")
         if not second:
-            anchors = {client: anchor for client, _, anchor in self._stages[Listing].rows}
+            anchors = {client: anchor for client, _, anchor in self.stages[Listing].rows}
             sound = all(next_nonce(nonce) == anchors.get(client) for client, nonce in seed.rows)
             require(sound, "the server drew the seed by a nonce that its client did not commit to")
-            same = next_nonce(seed.nonce) == self._stages[Opening].anchor
+            same = next_nonce(seed.nonce) == self.stages[Opening].anchor
             require(same, "the server opened another nonce than it committed to when the round opened")
         sketch, _ = self._form.measured(self._pieces, self._origin, SECOND if second else self._projection, seed.seed)
         return SecondSketch(seed.digest, self.client, sketch) if second else self._sketched(seed.digest, sketch)
 
     def reveal(self, ranges: Fetch) -> Leaves:
         """Send the bytes of some leaves of the update, after the sketch."""
-        require(Draw in self._stages, "the server asked for the update before it drew a seed")
+        require(Draw in self.stages, "the server asked for the update before it drew a seed")
         require(ranges.root == self._root, "the server asked for another client's update")
         return Leaves(self._root, ranges.first, part(self._pieces, ranges.first, min(ranges.count, MAX_WINDOW)))
 
-    def _follow(self, message: Any) -> None:
+    def answer(self, message: Message) -> Message:
+        """Return the reply to a message of the server that comes after the opening."""
+        if isinstance(message, (Listing, Result)):
+            return self.nonce(message)
+        if isinstance(message, Draw):
+            return self.sketch(message)
+        require(isinstance(message, Fetch), f"a server sends no {type(message).__name__}")
+        assert isinstance(message, Fetch)
+        return self.reveal(message)
+
+    def follow(self, message: Any) -> None:
         """Take a message of the server, if it follows the one before; once, but for results."""
         kind, name = type(message), type(message).__name__
-        before, known = self._stages.get(FOLLOWS[kind]), self._stages.get(kind)
+        before, known = self.stages.get(FOLLOWS[kind]), self.stages.get(kind)
         require(before is not None and message.after == before.digest, f"the server's {name} is not of this round")
         again = kind in (Listing, Draw) and known is not None and known.digest != message.digest
         require(not again, f"the server sent a second {name} in one round")
         self._answers += 1
         require(self._answers <= MAX_ANSWERS, f"the server asked more than {MAX_ANSWERS} times in one round")
-        self._stages[kind] = message
+        self.stages[kind] = message
 
     def _sketched(self, draw: bytes, sketch: Any) -> Sketched:
         return Sketched(draw, self.client, self.size, self.squared_norm, self._salt, self._root, self._leaves, sketch)
@@ -158,10 +185,4 @@ class Client:
             return b""
         require(own is not None, "the server sent a request before it opened a round")
         assert own is not None
-        if isinstance(message, (Listing, Result)):
-            return own.nonce(message).encoded
-        if isinstance(message, Draw):
-            return own.sketch(message).encoded
-        require(isinstance(message, Fetch), f"a server sends no {type(message).__name__}")
-        assert isinstance(message, Fetch)
-        return own.reveal(message).encoded
+        return own.answer(message).encoded

@@ -74,7 +74,7 @@ class Nonce(Message):
 
 @dataclass(frozen=True, eq=False)
 class Draw(Message):
-    """From the server: its nonce and all that clients opened. The digest of this message is the seed."""
+    """From the server: its nonce and all that clients opened. The seed is the first half of this message's digest."""
 
     KIND = 5
     after: Digest
@@ -83,7 +83,7 @@ class Draw(Message):
 
     @property
     def seed(self) -> int:
-        return int.from_bytes(self.digest, "little")
+        return int.from_bytes(self.digest[:16], "little")
 
 
 @dataclass(frozen=True, eq=False)
