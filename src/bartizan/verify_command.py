@@ -67,6 +67,8 @@ def _print(one: ReplayedRound) -> None:
     weighted = 0 if result is None else sum(weight > 0 for _, weight in result.weights)
     counts = f"{weighted} of {len(state.opening.clients)} clients have weight by {short(state.opening.rule)}"
     print(f"round {one.number}: {f'no result: {short(one.problem)}' if one.problem else counts}")
+    if result is not None and (audited := state.audited(result.nonce)):
+        print(f"  drawn for an audit: {', '.join(map(visible, audited))}")
     out = {**state.failed(), **(dict(result.quarantined) if result is not None else {}), **state.lost()}
     for client, reason in sorted(out.items()):
         print(f"  {visible(client)} is out: {short(reason)}")

@@ -13,7 +13,7 @@ import bartizan as bz
 from bartizan import cli
 from bartizan.attacks.nullspace import hidden_part
 from bartizan.errors import TooFewClientsError
-from bartizan.sources.committed import committed_round
+from bartizan.sources.committed import committed_round, committed_updates
 from bartizan.sources.committed.record import FIRST_LINE, Record, RecordError, entries
 from bartizan.sources.committed.replay import replayed
 from bartizan.sources.committed.round_messages import (
@@ -166,6 +166,16 @@ def test_a_server_that_swaps_a_weight_before_it_publishes_it_is_named(monkeypatc
     monkeypatch.setattr(committed_round.CommittedRound, "_combined", swapping)
     record, _ = recorded(1)
     assert "the weight of 'c" in problem_of(record.read())
+
+
+def test_a_server_that_goes_on_with_more_than_f_lost_clients_is_named(monkeypatch):
+    monkeypatch.setattr(committed_updates, "too_many_lost", lambda rule, transcript: "")
+    updates, record = honest(P), Record()
+    gone = dict.fromkeys(NAMES[:3], lambda client, request, reply: None if isinstance(request, Fetch) else reply)
+    aggregator = bz.Aggregator(n_byzantine=F, sketch=SKETCH)  # which admits the six that are left
+    opened = aggregator.committed_round(updates["c0"], expected=NAMES, record=record, audit=1)
+    assert len(opened.run(Loopback(updates, gone)).quarantined) == 3
+    assert "should have been refused: 3 clients withheld" in problem_of(record.read())
 
 
 def test_a_server_that_puts_clients_out_for_nothing_changes_no_verdict_unseen():

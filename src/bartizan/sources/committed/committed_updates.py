@@ -76,11 +76,17 @@ class CommittedUpdates:
         try:
             return self.deliver({self.ids[client]: weight for client, weight in weights}, judgement)
         except LostClients as lost:
-            f, out = self.rule.max_byzantine(), len(self.transcript.lost())
-            if f is None or out <= f:
-                raise
-            problem = f"{out} clients withheld or changed what they committed to, more than n_byzantine={f}."
-            raise TooFewClientsError(problem, self.roster.without(lost.reasons).quarantined) from None
+            if problem := too_many_lost(self.rule, self.transcript):
+                raise TooFewClientsError(problem, self.roster.without(lost.reasons).quarantined) from None
+            raise
+
+
+def too_many_lost(rule: AnyRule, transcript: Transcript) -> str:
+    """Return why the round is refused where more clients than f were lost after they had sketched; empty otherwise."""
+    f, out = rule.max_byzantine(), len(transcript.lost())
+    if f is None or out <= f:
+        return ""
+    return f"{out} clients withheld or changed what they committed to, more than n_byzantine={f}."
 
 
 def refusal(rule: AnyRule, sketch: Sketch | str) -> str | None:

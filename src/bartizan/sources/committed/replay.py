@@ -12,7 +12,7 @@ from bartizan._util.text import quoted, short
 from bartizan.judge.judge import judge
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import PROBABILITY_OF_ERROR
-from bartizan.sources.committed.committed_updates import CommittedUpdates
+from bartizan.sources.committed.committed_updates import CommittedUpdates, too_many_lost
 from bartizan.sources.committed.named_parts import rule_from
 from bartizan.sources.committed.record import FIRST_HEAD, RecordError, entries
 from bartizan.sources.committed.round_messages import Closing, Opening, Result, SecondDraw
@@ -36,7 +36,7 @@ class ReplayedRound:
 
     @property
     def problem(self) -> str:
-        """Why the round has no result; empty where it has one."""
+        """The reason for which the round has no result; empty where it has one."""
         return "" if self.transcript.closing is None else self.transcript.closing.problem
 
     def check_result(self, update: Any, reference: Any = None) -> None:
@@ -112,6 +112,7 @@ def check_decision(state: Transcript) -> None:
     """Judge a round anew from its sketches; ProtocolError where weights, quarantines or second sketches are others."""
     require(SecondDraw in state.stages, "the round was closed without a result that was proven")
     rule, result = rule_from(state.opening.rule), state.stages[Result]
+    require(not too_many_lost(rule, state), f"the round should have been refused: {too_many_lost(rule, state)}")
     source = CommittedUpdates(state, rule, lambda weights, judgement: NotImplemented)
     sketch, seed = source.settle(rule, "auto", None)
     judgement = judge(source, source.measure(sketch, seed), rule, history=tuple(state.opening.history.tolist()))
@@ -122,10 +123,10 @@ def check_decision(state: Transcript) -> None:
     require(out == {client for client, _ in result.quarantined}, "other clients are quarantined than the sketches say")
     low, high = SECOND.norm_ratio_range(PROBABILITY_OF_ERROR)
     for client, weight in weights.items():
-        same = abs(weight - given[client]) <= WEIGHT_ROUNDING and (weight > 0) == (given[client] > 0)
+        same = abs(weight - given[client]) <= WEIGHT_ROUNDING
         whose = f"of {quoted(client, 60)}"
         require(same, f"the weight {whose} is {given[client]:.6g}, and the sketches give {weight:.6g}")
-        if weight > 0:
+        if given[client] > 0:
             sent: Any = state.replies[SecondDraw].get(client)
             require(sent is not None, f"there is no second sketch {whose}, who has weight")
             shown, norm = float(np.square(sent.sketch).sum()), state.sketched[client].squared_norm

@@ -128,7 +128,7 @@ class Result(Message):
     KIND = 9
     after: Digest
     nonce: Digest
-    """By which the audits were drawn."""
+    """The server's secret, by which the audits were drawn."""
     root: Digest
     weights: Annotated[tuple[tuple[str, float], ...], several(MAX_CLIENTS, NAME, floats())]
     quarantined: Annotated[tuple[tuple[str, str], ...], several(MAX_CLIENTS, NAME, REASON)]
