@@ -74,3 +74,5 @@ def test_too_few_nodes_keep_the_old_model(tmp_path):
 def test_options_that_clients_can_not_check_are_refused():
     with pytest.raises(ValueError, match="committed= can't be had with sizes"):
         RobustStrategy(n_byzantine=1, sizes="reported", size_cap=9, committed="record")
+    with pytest.raises(ValueError, match="every coordinate of all clients"):
+        RobustStrategy("median", committed="record")

@@ -16,6 +16,7 @@ from bartizan.flower.committed_mod import KEY
 from bartizan.flower.replies import Model
 from bartizan.source import Aggregation
 from bartizan.sources.committed.committed_round import CommittedRound
+from bartizan.sources.committed.committed_updates import refusal
 from bartizan.sources.committed.round_messages import Opening
 
 
@@ -101,8 +102,10 @@ def _by_number(reasons: Mapping[str, str]) -> dict[int, str]:
     return {int(node): short(reason) for node, reason in reasons.items()}
 
 
-def check_committed(record: str | os.PathLike[str] | None, **others: Any) -> None:
-    """Raise ValueError where a strategy's other options can't be had in committed rounds."""
+def check_committed(record: str | os.PathLike[str] | None, aggregator: Aggregator, **others: Any) -> None:
+    """Raise ValueError where a strategy's rule, sketch or other options can't be had in committed rounds."""
     given = [name for name, value in others.items() if value is not None]
     if record is not None and given:
-        raise ValueError(f"committed= can't be had with {', '.join(given)}: nodes that only sketch decide alike.")
+        raise ValueError(f"committed= can't be had with {', '.join(given)}, which other nodes could not check.")
+    if record is not None and (problem := refusal(aggregator.rule, aggregator.sketch)):
+        raise ValueError(problem)

@@ -120,7 +120,7 @@ class RobustStrategy(FedAvg):
         self.aggregator.rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
             check_adapters(self.aggregator, adapters, spill=spill)
-        check_committed(committed, sizes=sizes, trusted_fn=trusted_fn, adapters=adapters)
+        check_committed(committed, self.aggregator, sizes=sizes, trusted_fn=trusted_fn, adapters=adapters)
         self.committed = committed
         self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters
         self.spill, self.name = spill, name
