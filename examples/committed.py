@@ -66,7 +66,7 @@ def client(name, address, dim, cheat):
         send(connection, name.encode())
         while request := receive(connection, MOST_REQUEST):
             reply = own.answer(request)
-            opened = own.commitment is not None and own.commitment._stages
+            opened = own.commitment is not None and own.commitment.stages
             number = next(iter(opened.values())).round if opened else 0
             if cheat and number == 2 and reply[4] == kinds[cheat]:
                 reply = reply[:-8] + np.float64(0.5).tobytes()

@@ -115,8 +115,8 @@ CHANGES = {
         r"Nonce\): its nonce is not the one",
     ),
     "changes a sketch": (
-        lambda m: with_fields(m, sketch=m.sketch[::-1]) if isinstance(m, Sketched) and m.client == "c3" else m,
-        r"(Closing|Result)\): ",
+        lambda m: with_fields(m, sketch=10 * m.sketch) if isinstance(m, Sketched) and m.client == "c3" else m,
+        r"Closing\): other clients",
     ),
     "changes a norm": (
         lambda m: with_fields(m, squared_norm=1.0) if isinstance(m, Sketched) else m,
