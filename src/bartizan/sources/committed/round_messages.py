@@ -22,7 +22,7 @@ ENTRY = text(1000), text(20), several(32, whole())
 
 @dataclass(frozen=True, eq=False)
 class Opening(Message):
-    """From the server: what the round is about, before anybody commits."""
+    """The server's first message: what the round is about, before anybody commits."""
 
     KIND = 1
     round: Annotated[int, whole()]
@@ -44,7 +44,7 @@ class Opening(Message):
 
 @dataclass(frozen=True, eq=False)
 class Committed(Message):
-    """From a client: the seal of its update, data size and squared norm, and the anchor of its nonce."""
+    """The seal of a client's update, data size and squared norm, and the anchor of its nonce."""
 
     KIND = 2
     after: Digest
@@ -55,7 +55,7 @@ class Committed(Message):
 
 @dataclass(frozen=True, eq=False)
 class Listing(Message):
-    """From the server: all commitments. No other update can enter this round."""
+    """All commitments, published by the server. No other update can enter this round."""
 
     KIND = 3
     after: Digest
@@ -64,7 +64,7 @@ class Listing(Message):
 
 @dataclass(frozen=True, eq=False)
 class Nonce(Message):
-    """From a client: after the list the hash of its nonce, after the result the nonce."""
+    """The hash of a client's nonce, after the list; the nonce itself, after the result."""
 
     KIND = 4
     after: Digest
@@ -74,7 +74,7 @@ class Nonce(Message):
 
 @dataclass(frozen=True, eq=False)
 class Draw(Message):
-    """From the server: its nonce and all that clients opened. The seed is the first half of this message's digest."""
+    """The server's nonce and all that clients opened. The seed is the first half of this message's digest."""
 
     KIND = 5
     after: Digest
@@ -88,7 +88,7 @@ class Draw(Message):
 
 @dataclass(frozen=True, eq=False)
 class Sketched(Message):
-    """From a client: its sketch, and all that its seal is made of."""
+    """A client's sketch, and all that its seal is made of."""
 
     KIND = 6
     after: Digest
@@ -103,7 +103,7 @@ class Sketched(Message):
 
 @dataclass(frozen=True, eq=False)
 class Fetch(Message):
-    """From the server: which leaves of its update a client should send."""
+    """The leaves of its update that the server asks a client for."""
 
     KIND = 7
     root: Digest
@@ -113,7 +113,7 @@ class Fetch(Message):
 
 @dataclass(frozen=True, eq=False)
 class Leaves(Message):
-    """From a client: the bytes of some leaves in a row, at most as many as were asked for."""
+    """The bytes of some leaves in a row, at most as many as were asked for."""
 
     KIND = 8
     root: Digest
@@ -123,7 +123,7 @@ class Leaves(Message):
 
 @dataclass(frozen=True, eq=False)
 class Result(Message):
-    """From the server: the weights, and the root of the update that they make, before the second seed is known."""
+    """The weights, and the root of the update that they make, published before the second seed is known."""
 
     KIND = 9
     after: Digest
@@ -136,14 +136,14 @@ class Result(Message):
 
 @dataclass(frozen=True, eq=False)
 class SecondDraw(Draw):
-    """From the server: the second seed, drawn from the root of the result and the clients' nonces."""
+    """The second seed, drawn from the root of the result and the clients' nonces."""
 
     KIND = 10
 
 
 @dataclass(frozen=True, eq=False)
 class SecondSketch(Message):
-    """From a client with weight: the sketch of its committed update by the second seed."""
+    """The sketch of the committed update of a client with weight, by the second seed."""
 
     KIND = 11
     after: Digest
@@ -153,7 +153,7 @@ class SecondSketch(Message):
 
 @dataclass(frozen=True, eq=False)
 class Fault(Message):
-    """In the record: a client is out, and why."""
+    """A client that is out, and why; only in the record."""
 
     KIND = 12
     client: Name
@@ -162,7 +162,7 @@ class Fault(Message):
 
 @dataclass(frozen=True, eq=False)
 class Closing(Message):
-    """From the server: the head of the record before this message, and why there is no result (empty if there is)."""
+    """The head of the record before this message, and why there is no result (empty if there is)."""
 
     KIND = 13
     head: Digest

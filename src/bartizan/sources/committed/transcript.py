@@ -1,4 +1,4 @@
-"""What the messages of one round establish: each is checked against those before it, by servers and by verifiers."""
+"""The messages of one round: each is checked against those before it, by servers and by verifiers."""
 
 from __future__ import annotations
 

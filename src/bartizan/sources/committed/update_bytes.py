@@ -26,7 +26,7 @@ SLACK = 2.0**-16
 
 @dataclass(frozen=True)
 class UpdateForm:
-    """Where each entry of an update is among its bytes."""
+    """The entries of an update, in the order of its bytes."""
 
     layout: Layout
 
