@@ -105,6 +105,10 @@ def is_ordinary(measured: Measurements, roster: Roster) -> bool:
     if measured.norms_only:
         return bool(norms.min() >= least and norms.max() <= most)  # False for NaN
     ratios = (0.0, np.inf) if isinstance(measured.sketch, Exact) else _ratios(measured.sketch)
+    if measured.by_rows:
+        shown = measured.shown
+        fits = (norms >= least) & (norms <= most) & (shown >= ratios[0] * norms) & (shown <= ratios[1] * norms)
+        return bool(fits.all())
     return bool(weigh.ordinary(measured.gram, norms, least, most, *ratios))
 
 
@@ -150,7 +154,7 @@ def distorted_norms(source: Source, measured: Measurements) -> dict[int, str]:
     if not least:
         return {}
     M = len(measured.clients)
-    exact, shown = measured.squared_norms[:M], np.diag(measured.gram)[:M]
+    exact, shown = measured.squared_norms[:M], measured.shown[:M]
     outside = (shown < least * exact) | (shown > most * exact)
     # Below the smallest normal numbers the digits are gone, and the ratio means nothing.
     outside &= exact > max(source.roster.dim * SMALLEST_NORMAL**2, measured.negligible)
@@ -182,17 +186,18 @@ def geometry_of(
     `looks` keeps the last such measurement, which serves again as clients leave the round.
     """
 
-    def gram_about(row: int) -> Floats:
+    def measured_about(row: int) -> Floats:
         client, clients = measured.clients[row], measured.clients
         if client not in looks or not set(clients) <= set(looks[client].clients):
             looks.clear()
             again = source.measure(measured.sketch, measured.seed, clients=clients, about=client, scale=measured.scale)
             looks[client] = again.on_host()
-        gram: Floats = looks[client].of(clients).gram
-        return gram
+        again = looks[client].of(clients)
+        found: Floats = again.sketches if measured.by_rows else again.on_host().gram
+        return found
 
     sizes = None if roster is None or roster.sizes is None else roster.sizes[list(measured.clients)]
-    return Geometry.measured(measured, gram_about, sizes=sizes, seed=measured.seed, history=history)
+    return Geometry.measured(measured, measured_about, sizes=sizes, seed=measured.seed, history=history)
 
 
 def geometry_by(sketch: Sketch, source: Source, seed: int = 0) -> Geometry:
@@ -288,6 +293,6 @@ def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | No
     if stage is not None:
         used[stage.used(len(used))] = True
     enough = len(used) if withstands is None else 2 * withstands + 2
-    near = geometry.squared_distances[int(np.argmax(decision.weights))]
+    near = geometry.squared_distances_from(int(np.argmax(decision.weights)))
     order: Array = np.lexsort((near, ~used))
     return sorted(order[: max(enough, int(used.sum()), 3)].tolist())

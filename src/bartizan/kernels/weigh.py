@@ -272,6 +272,12 @@ def _least_along(squares, along, length, shares, scale, a):
 
 
 @loop
+def least_along(squares, along, length, shares, scale, a):
+    """Return the a at which the sum of distances to a + `along` is least, from squared distances at a = 0."""
+    return _least_along(squares, along, length, shares, scale, a)
+
+
+@loop
 def weiszfeld(C, D, pivot, shares, tolerance, max_steps):
     """Return the weights of the geometric median, and whether it was reached; `pivot` is a client near most others.
 

@@ -8,10 +8,10 @@ mean: one client can move it, and never a mere sample: one spike can hide from i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,10 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Floats
 from bartizan.kernels import reference
 from bartizan.measure.client_sizes import checked_sizes, client_sizes
-from bartizan.measure.measurements import Measurements
+from bartizan.measure.measurements import Measurements, rows_pay
+from bartizan.measure.mixing import Listed, Mixing
+from bartizan.measure.row_points import RowPoints, check_matrices
+from bartizan.updates.columns import inner_products
 
 Distances: TypeAlias = tuple[Floats, int, float]
 """Squared distances of all pairs, the medoid, and its median squared distance to the clients."""
@@ -70,6 +73,18 @@ class MeasuredPoints:
     distances: Distances
     centre: int
     about_centre: Floats | None = None  # from a second pass, where digits were short
+
+    @classmethod
+    def of(cls, points: RowPoints) -> MeasuredPoints:
+        """Make the inner products of all pairs, for rules that ask for them."""
+        from bartizan.kernels import weigh
+
+        M, m, rows = points.n_clients, points.medoid, points.rows
+        check_matrices(M, rows.shape[1])
+        about_origin = rows - points.origin if points.origin.any() else rows
+        G = inner_products(about_origin if points.about_origin is None else points.about_origin)
+        again = None if about_origin is rows else inner_products(rows - rows[m])
+        return cls(G, weigh.distances(G if again is None else again, M), m, again)
 
     @cached_property
     def n_clients(self) -> int:
@@ -152,7 +167,7 @@ class Geometry:
     [0.0, 3.0, 5.0]
     """
 
-    points: MeasuredPoints | MixedPoints
+    points: MeasuredPoints | MixedPoints | RowPoints
     sizes: Floats
     exact_squared_norms: Floats | None = None
     trusted_dots: Floats | None = None
@@ -182,6 +197,8 @@ class Geometry:
         n_clients = len(x)
         if trusted is not None:
             x = np.vstack([x, np.asarray(trusted, dtype=np.float64)])
+        if rows_pay(n_clients, x.shape[1]):
+            return cls._of_rows(x, n_clients, sizes, seed, history)
         gram, scale = gram_about(x, None), None
         with np.errstate(over="ignore"):
             norms = np.diag(gram)
@@ -194,10 +211,23 @@ class Geometry:
         return cls.measured(measured, partial(gram_about, x), sizes=sizes, seed=seed, history=history)
 
     @classmethod
+    def _of_rows(cls, x: Floats, n_clients: int, sizes: Any, seed: int | None, history: tuple[float, ...]) -> Geometry:
+        clients, scale, factor = x[:n_clients], None, 1.0
+        with np.errstate(over="ignore"):
+            norms = np.einsum("ij,ij->i", x, x)
+            factor = enlargement(norms, n_clients, lambda: np.square(TRIAL_SCALE * clients).sum(axis=1))
+            if factor != 1:
+                x, scale = factor * x, factor
+                norms = np.einsum("ij,ij->i", x, x)
+        dots = None if len(x) == n_clients else x @ x[-1]
+        given = Measurements(tuple(range(n_clients)), norms, x, None, dots, scale=scale, seed=seed or 0)
+        return cls.measured(given, lambda row: x - x[row], sizes=sizes, seed=seed, history=history)
+
+    @classmethod
     def measured(
         cls,
         measured: Measurements,
-        gram_about: Callable[[int], Floats],
+        measured_about: Callable[[int], Floats],
         *,
         sizes: npt.ArrayLike | None = None,
         seed: int | None = None,
@@ -205,18 +235,25 @@ class Geometry:
     ) -> Geometry:
         """Return the geometry of measured clients, which are on the host, recentred at the medoid.
 
-        Where digits are short, `gram_about` is asked for the inner products of all rows about that of the medoid.
+        Where digits are short, `measured_about` is asked for the inner products of all rows about that of the medoid;
+        for the rows themselves where many clients have no matrix.
         """
         from bartizan.kernels import weigh
 
         gram, n_clients, norms_only = measured.gram, len(measured.clients), measured.norms_only
-        nothing = gram[:n_clients, :n_clients], 0, 0.0
-        G = gram if norms_only else np.ascontiguousarray(gram)
-        _, medoid, median = distances = nothing if norms_only else weigh.distances(G, n_clients)
-        points = MeasuredPoints(G, distances, medoid)
-        if n_clients > 1 and median < measured.short_of_digits * G[medoid, medoid]:
-            again = np.ascontiguousarray(gram_about(medoid))
-            points = MeasuredPoints(G, weigh.distances(again, n_clients), medoid, again)
+        points: MeasuredPoints | RowPoints
+        if measured.by_rows:
+            points = RowPoints.of(measured)
+            if points.spread < measured.short_of_digits * measured.shown[points.medoid]:
+                points = points.seen_again(measured_about(points.medoid))
+        else:
+            nothing = gram[:n_clients, :n_clients], 0, 0.0
+            G = gram if norms_only else np.ascontiguousarray(gram)
+            _, medoid, median = distances = nothing if norms_only else weigh.distances(G, n_clients)
+            points = MeasuredPoints(G, distances, medoid)
+            if n_clients > 1 and median < measured.short_of_digits * G[medoid, medoid]:
+                again = np.ascontiguousarray(measured_about(medoid))
+                points = MeasuredPoints(G, weigh.distances(again, n_clients), medoid, again)
         return cls(
             points,
             np.ones(n_clients) if sizes is None else checked_sizes(client_sizes(sizes, n_clients)),
@@ -237,14 +274,23 @@ class Geometry:
         return self.sizes / self.sizes.sum()
 
     @property
+    def rows(self) -> RowPoints | None:
+        """The clients as rows of numbers, where they are many: rules that pass over these make no M x M matrix."""
+        return self.points if isinstance(self.points, RowPoints) else None
+
+    @cached_property
+    def _pairs(self) -> MeasuredPoints | MixedPoints:
+        return MeasuredPoints.of(self.points) if isinstance(self.points, RowPoints) else self.points
+
+    @property
     def inner(self) -> Floats:
         """Inner products of all points about a central client: the M clients, the origin, the trusted update if any."""
-        return self.points.inner
+        return self._pairs.inner
 
     @property
     def gram(self) -> Floats:
         """Inner products of the clients about the origin, kept separately: recentring would lose these digits."""
-        return self.points.gram
+        return self._pairs.gram
 
     @property
     def centred(self) -> Floats:
@@ -253,26 +299,42 @@ class Geometry:
 
     @property
     def squared_distances(self) -> Floats:
-        return self.points.distances[0]
+        return self._pairs.distances[0]
+
+    def squared_distances_from(self, client: int) -> Floats:
+        """Squared distances of all clients to one of them."""
+        rows = self.rows
+        return self.squared_distances[client] if rows is None else rows.squared_distances_from(client)
+
+    def distance_stripes(self, what: str = "distances") -> Iterator[tuple[int, Floats]]:
+        """Pass over the squared distances of all pairs in bounded memory: (first client, some rows of the matrix).
+
+        `what` they are for is named by the warning that it takes long.
+        """
+        return iter([(0, self.squared_distances)]) if self.rows is None else self.rows.stripes(what)
 
     @property
     def medoid(self) -> int:
         """The client whose median distance to the others is least: no minority can make it one of theirs from afar."""
-        return self.points.distances[1]
+        return self.points.medoid if isinstance(self.points, RowPoints) else self.points.distances[1]
 
     @property
     def spread(self) -> float:
         """The medoid's median squared distance to the clients, its own 0 among them."""
-        return self.points.distances[2]
+        return self.points.spread if isinstance(self.points, RowPoints) else self.points.distances[2]
 
     @cached_property
     def norms(self) -> Floats:
         """Distances to the origin: exact ones where they are known, also when all else is projected."""
-        known = self.exact_squared_norms
-        return np.sqrt(np.maximum(np.diag(self.gram) if known is None else known, 0))
+        known, rows = self.exact_squared_norms, self.rows
+        if known is None:
+            known = np.diag(self.gram) if rows is None else rows.squared_norms
+        return np.sqrt(np.maximum(known, 0))
 
     @property
     def trusted_squared_distances(self) -> Floats:
+        if self.rows is not None:
+            return self.rows.trusted_squared_distances
         squares, to_trusted = np.diag(self.inner), self.inner[-1]
         return np.maximum(squares + squares[-1] - 2 * to_trusted, 0)[: self.n_clients]
 
@@ -297,6 +359,8 @@ class Geometry:
         >>> triangle.distances_to_mean(np.array([0.0, 0.5, 0.5])).round(2).tolist()
         [3.61, 2.0, 2.0]
         """
+        if isinstance(self.points, RowPoints):
+            return np.sqrt(self.points.squares_to_mean(weights))
         M, products, total = self.n_clients, self.points.measured, weights.sum()
         with_origin = abs(1 - total) > 1e-12
         if with_origin:  # the origin is one more point
@@ -312,22 +376,28 @@ class Geometry:
         squares = squares - 2 * along + weights @ along
         return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)[:M]
 
-    def mix(self, mixing: Floats) -> Geometry:
+    def mix(self, mixing: Floats | Mixing) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
         M, n_mixed = self.n_clients, len(mixing)
         norms, dots = self.exact_squared_norms, self.trusted_dots
         sizes, squares = self.sizes if n_mixed == M else np.ones(n_mixed), None
-        if np.count_nonzero(mixing) <= max(M, n_mixed):
-            rows, clients = np.nonzero(mixing)
+        listed = Listed.of(mixing)
+        if listed is not None:
+            rows, clients = listed.rows, listed.columns
             if len(rows) == len(np.unique(clients)) and len(np.unique(rows)) == n_mixed:
                 # No row is empty and no client in two: rows own their sizes.
                 sizes = np.zeros(n_mixed)
                 np.add.at(sizes, rows, self.sizes[clients])
             if norms is not None and len(rows) == len(np.unique(rows)):  # clients are only scaled
                 squares = np.zeros(n_mixed)
-                squares[rows] = mixing[rows, clients] ** 2 * norms[clients]
+                squares[rows] = listed.values**2 * norms[clients]
+        points: MixedPoints | RowPoints
+        if isinstance(self.points, RowPoints):
+            points = self.points.mixed(mixing)
+        else:
+            points = MixedPoints(self.points, np.asarray(mixing))
         return Geometry(
-            MixedPoints(self.points, mixing),
+            points,
             sizes,
             squares,
             None if dots is None else np.append(mixing @ dots[:M], dots[M]),

@@ -11,13 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from bartizan._util.types import Floats
 from bartizan.updates.columns import inner_products
 from bartizan.updates.layout import is_tensor
+
+# From as many clients on, and unless rows are much longer than clients are many, rules pass over the rows of sketches:
+# below, a matrix of all pairs costs less than a few passes.
+ROWS_FROM_CLIENTS, MAX_ROW_LENGTHS = 4096, 1
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
 SHORT_OF_DIGITS = 1e-9
 # The same where float32 differences from a reference are mixed, and where their products are summed in float32.
 SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS = 1e-4, 0.04
+
+
+def rows_pay(n_clients: int, k: int) -> bool:
+    """Return whether rules are to pass over the rows of sketches, instead of making inner products of all pairs."""
+    return n_clients >= ROWS_FROM_CLIENTS and k <= MAX_ROW_LENGTHS * n_clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +45,7 @@ class Measurements:
     sketches: Any = field(default=None, repr=False)
     """One per row, (rows, k); k = 0 if only norms were measured. None beside the Gram matrix of `Exact`."""
     gram: Any = field(default=None, repr=False)
-    """Inner products of all rows about the reference, made of the sketches by `on_host`."""
+    """Inner products of all rows about the reference, made of the sketches by `on_host`; None where `rows_pay`."""
     trusted_dots: Any = field(default=None, repr=False)
     """Exact inner products of all rows with the trusted one."""
     short_of_digits: float = SHORT_OF_DIGITS
@@ -55,6 +65,21 @@ class Measurements:
     @cached_property
     def norms_only(self) -> bool:
         return self.sketches is not None and not self.sketches.shape[1]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the clients are judged by the rows of their sketches."""
+        return self.gram is None and isinstance(self.sketches, np.ndarray) and not self.norms_only
+
+    @cached_property
+    def shown(self) -> Floats:
+        """Squared norms as sketched, on the host."""
+        if not self.by_rows:
+            return np.asarray(self.gram.diagonal())
+        from bartizan.kernels import row_passes
+
+        zeros = np.zeros(self.sketches.shape[1])
+        return row_passes.squares(self.sketches, zeros, zeros)[0]
 
     @property
     def unit(self) -> float:
@@ -118,8 +143,8 @@ class Measurements:
         return self.of([client for client in self.clients if client not in clients])
 
     def on_host(self) -> Measurements:
-        """The same with norms and Gram matrix in host memory, by one transfer from a GPU."""
-        if type(self.gram) is np.ndarray:
+        """The same with norms and Gram matrix in host memory, by one transfer from a GPU; of many clients, as it is."""
+        if type(self.gram) is np.ndarray or (self.by_rows and rows_pay(len(self.clients), self.sketches.shape[1])):
             return self
         norms, gram, dots, on_gpu = self.squared_norms, self.gram, self.trusted_dots, is_tensor(self.squared_norms)
         if gram is None and not self.norms_only:

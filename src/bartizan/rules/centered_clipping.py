@@ -40,7 +40,9 @@ class CenteredClipping(Rule):
             # The first step's distances are the norms, which are exact also under a projection. Later ones are about a
             # client: about the origin a common part of the clients would take their digits.
             distances = geometry.norms
-            if step:
+            if step and geometry.rows is not None:
+                distances = geometry.distances_to_mean(weights[:M])
+            elif step:
                 distances = np.sqrt(squared_distances_to(geometry.inner[: M + 1, : M + 1], weights))[:M]
             radius = float(np.median(distances)) if self.radius is None else self.radius / geometry.unit
             clipped = geometry.shares * shortening(distances, radius)

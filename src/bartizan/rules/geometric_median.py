@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
+from bartizan.rules import by_rows
 from bartizan.rules.base import Rule, between, warn_unless, whole_number
 
 
@@ -36,7 +37,11 @@ class GeometricMedian(Rule):
     def weigh(self, geometry: Geometry) -> Floats:
         from bartizan.kernels import weigh
 
-        D, medoid, shares = geometry.squared_distances, geometry.medoid, geometry.shares
-        weights, reached = weigh.weiszfeld(geometry.inner, D, medoid, shares, self.tolerance, self.max_steps)
+        shares = geometry.shares
+        if geometry.rows is not None:
+            weights, reached = by_rows.geometric_median(geometry.rows, shares, self.tolerance, self.max_steps)
+        else:
+            D, medoid = geometry.squared_distances, geometry.medoid
+            weights, reached = weigh.weiszfeld(geometry.inner, D, medoid, shares, self.tolerance, self.max_steps)
         warn_unless(reached, self)
         return weights

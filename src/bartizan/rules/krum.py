@@ -12,14 +12,15 @@ from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, smallest, whole_number
 
 
-def krum_scores(squared_distances: Floats, n_neighbours: int) -> Floats:
+def krum_scores(geometry: Geometry, n_neighbours: int) -> Floats:
     """Return each client's sum of squared distances to its nearest neighbours and to itself, which is 0.
 
     Summed in sorted order, so that clients with the same distances have the same score to the last bit.
     """
     from bartizan.kernels import weigh
 
-    return weigh.nearest_sums(squared_distances, n_neighbours + 1)
+    stripes = geometry.distance_stripes()
+    return np.concatenate([weigh.nearest_sums(D, n_neighbours + 1) for _, D in stripes])
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Krum(Bounded, Rule):
     def weigh(self, geometry: Geometry) -> Floats:
         M, f = geometry.n_clients, self.n_byzantine
         weights = np.zeros(M)
-        weights[krum_scores(geometry.squared_distances, M - f - 2).argmin()] = 1.0
+        weights[krum_scores(geometry, M - f - 2).argmin()] = 1.0
         return weights
 
 
@@ -73,4 +74,4 @@ class MultiKrum(Krum):
     def weigh(self, geometry: Geometry) -> Floats:
         M, f = geometry.n_clients, self.n_byzantine
         n_selected = M - f if self.n_selected is None else self.n_selected
-        return averaged(smallest(krum_scores(geometry.squared_distances, M - f - 2), n_selected), geometry)
+        return averaged(smallest(krum_scores(geometry, M - f - 2), n_selected), geometry)

@@ -11,6 +11,7 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Floats
 from bartizan.kernels.reference import squared_distances_to
 from bartizan.measure.geometry import Geometry
+from bartizan.rules import by_rows
 from bartizan.rules.base import Rule, between, positive, warn_unless, whole_number
 
 
@@ -47,15 +48,21 @@ class MCA(Rule):
 
         shares, medoid = geometry.shares, geometry.medoid
         if self.start == "medoid":
-            start, squares = np.eye(1, geometry.n_clients, medoid)[0], geometry.squared_distances[medoid]
+            start, squares = np.eye(1, geometry.n_clients, medoid)[0], geometry.squared_distances_from(medoid)
             usual = math.sqrt(geometry.spread)
         else:
-            start, squares = shares, squared_distances_to(geometry.centred, shares)
+            rows = geometry.rows
+            squares = squared_distances_to(geometry.centred, shares) if rows is None else rows.squares_to_mean(shares)
+            start = shares
             usual = float(shares @ np.sqrt(squares))
         width = usual if self.width is None else self.width / geometry.unit
         if width == 0:
             here = squares == 0
             return shares * here / shares[here].sum()
-        weights, reached = weigh.correntropy(geometry.inner, start, shares, width, self.tolerance, self.max_steps)
+        steps = shares, width, self.tolerance, self.max_steps
+        if geometry.rows is not None:
+            weights, reached = by_rows.correntropy(geometry.rows, start, *steps)
+        else:
+            weights, reached = weigh.correntropy(geometry.inner, start, *steps)
         warn_unless(reached, self)
         return weights
