@@ -62,8 +62,11 @@ def rules(M):
     f = M // 5
     yield from (bz.Mean(), bz.CGE(f), bz.GeometricMedian(tolerance=1e-12), bz.MCA(), bz.MCA(width=2.0))
     yield from (bz.MCA(start="mean"), bz.CenteredClipping(), bz.CenteredClipping(radius=1.0, steps=5))
+    yield from (bz.MoNNA(f), bz.FLTrust(), bz.NormFilter() >> bz.Mean(), bz.Bucketing(2) >> bz.GeometricMedian(1e-12))
+    yield from (bz.Clipping(1.0) >> bz.MCA(), bz.ARC(f) >> bz.CenteredClipping(), bz.ARC(f) >> bz.CAF(f))
+    yield from (bz.NNM(f) >> bz.GeometricMedian(1e-12), bz.NNM(f) >> bz.CAF(f))
     if 2 * f + 3 <= M:
-        yield from (bz.Krum(f), bz.MultiKrum(f))
+        yield from (bz.Krum(f), bz.MultiKrum(f), bz.NNM(f) >> bz.Krum(f))
 
 
 def ambiguous(rule, kind, M):
@@ -78,13 +81,15 @@ def ambiguous(rule, kind, M):
 def test_rows_give_the_weights_of_the_matrix(kind, M, k):
     x = made(kind, M, k)
     for sizes in (None, np.random.default_rng(1).uniform(1, 3, M)):
-        by_rows, by_pairs = both(x, sizes=sizes)
+        by_rows, by_pairs = both(x, sizes=sizes, trusted=x[M // 2] + x[M // 3] / 3)
         assert by_rows.rows is not None and by_pairs.rows is None
         for rule in rules(M):
             if ambiguous(rule, kind, M):
                 continue
             weights = rule(by_rows)
             # A matrix about the medoid has fewer digits beside an offset of 10^7.
-            np.testing.assert_allclose(weights, rule(by_pairs), atol=1e-8 if "offset" in kind else 1e-9, err_msg=repr(rule))
+            np.testing.assert_allclose(
+                weights, rule(by_pairs), atol=1e-8 if "offset" in kind else 1e-9, err_msg=repr(rule)
+            )
             scores, wanted = by_rows.distances_to_mean(weights), by_pairs.distances_to_mean(weights)
             np.testing.assert_allclose(scores, wanted, rtol=1e-7, atol=1e-7 * wanted.max(), err_msg=repr(rule))

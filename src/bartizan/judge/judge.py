@@ -5,12 +5,13 @@ Clients are measured again about the medoid where digits are short, and with a s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bartizan._util.seeds import fresh_seed
+from bartizan._util.seeds import fresh_seed, generator_of
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.types import Array, Floats
 from bartizan.judge.byzantine_budget import rule_for_remaining
@@ -33,6 +34,7 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 RECHECK_SKETCH = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
+RECHECKED_AT_ONCE = 2048  # clients whose distances in two sketches are compared in one block
 NOT_FINITE = "its values are not finite, or too large, when it is read again: it has changed since it was sketched"
 
 
@@ -249,18 +251,38 @@ class Recheck:
             return {}
         rows = rows_to_recheck(decision, geometry, rule.max_byzantine())
         chosen = [clients[row] for row in rows]
+        others = self._compared_with(len(rows), rule.max_byzantine())
         measured = self.measured(chosen)
         unfit = ~(measured.squared_norms[: len(chosen)] <= norm_limit(self.source.roster.dtype))  # True for NaN
         if unfit.any():  # finite in the first sketch: no ratio shows them
             return {chosen[row]: NOT_FINITE for row in np.flatnonzero(unfit)}
-        first, second = geometry, geometry_of(self.source, measured, self.looks)
-        slack = np.add.outer(*[ROUNDING * (np.diag(first.points.measured)[rows] + np.diag(second.points.measured))] * 2)
-        distances = first.squared_distances[np.ix_(rows, rows)] + slack
-        with np.errstate(over="ignore"):  # an attacker may be arbitrarily far away
-            ratios = np.divide(second.squared_distances, distances, out=np.zeros_like(distances), where=distances > 0)
-        others = np.sort(ratios + np.diag(np.full(len(rows), np.inf)), axis=1)[:, :-1]
-        typical = others[:, (len(rows) - 2) // 2]
+        first, second, at = geometry, geometry_of(self.source, measured, self.looks), np.array(rows)
+        rounding = ROUNDING * (first.squared_lengths[rows] + second.squared_lengths)
+        typical = np.empty(len(rows))
+        for low in range(0, len(rows), RECHECKED_AT_ONCE):
+            some = np.arange(low, min(low + RECHECKED_AT_ONCE, len(rows)))
+            distances = first.squared_distances_between(at[some], at[others])
+            distances = distances + np.add.outer(rounding[some], rounding[others])
+            between = second.squared_distances_between(some, others)
+            with np.errstate(over="ignore"):  # an attacker may be arbitrarily far away
+                ratios = np.divide(between, distances, out=np.zeros_like(distances), where=distances > 0)
+            itself = some[:, None] == others
+            ratios[itself] = np.inf
+            middle = np.where(itself.any(axis=1), len(others) - 2, len(others) - 1) // 2
+            typical[some] = np.take_along_axis(np.sort(ratios, axis=1), middle[:, None], axis=1)[:, 0]
         return {chosen[i]: self._reason(typical[i]) for i in np.flatnonzero(~(typical <= self.most))}
+
+    def _compared_with(self, n_clients: int, withstands: int | None) -> Array:
+        """Return the rows that each client is compared with: all, or of many as many as have an honest majority.
+
+        They are drawn by the second seed, which no attacker knows. By Hoeffding's inequality the probability that most
+        of them are attackers is below `PROBABILITY_OF_ERROR`, unless nearly half of the clients are.
+        """
+        f = n_clients * 9 // 20 if withstands is None else min(withstands, n_clients * 9 // 20)
+        enough = math.ceil(-math.log(PROBABILITY_OF_ERROR) / (2 * (0.5 - f / n_clients) ** 2))
+        if n_clients <= max(enough, RECHECKED_AT_ONCE):
+            return np.arange(n_clients)
+        return np.sort(generator_of(self.seed).choice(n_clients, enough, replace=False))
 
     def _reason(self, ratio: float) -> str:
         return (

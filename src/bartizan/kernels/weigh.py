@@ -144,10 +144,10 @@ def recentred(gram: Floats, centre: int, n_clients: int) -> Floats:
 
 
 @summing
-def _nearest(D, border, n, sizes, first, out):
+def _nearest(D, border, n, sizes, first, top, out):
     M = D.shape[1]
     for i in range(first, first + len(border)):
-        row, to, last = D[i], out[i], border[i - first]
+        row, to, last, own = D[i], out[i], border[i - first], top + i
         near = 0
         for j in range(u64(M)):
             to[j] = sizes[j] if row[j] <= last else 0.0
@@ -155,7 +155,7 @@ def _nearest(D, border, n, sizes, first, out):
         j = M
         while near > n:  # several at the border: the last of them have no place, the client itself always has
             j -= 1
-            if row[j] == last and j != i:
+            if row[j] == last and j != own:
                 to[j] = 0.0
                 near -= 1
         total = 0.0
@@ -165,12 +165,15 @@ def _nearest(D, border, n, sizes, first, out):
             to[j] /= total
 
 
-def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
-    """Return, per client, the shares by size of its n nearest: itself, then by distance, ties to the lower index."""
+def nearest(D: Floats, n: int, sizes: Floats, top: int = 0) -> Floats:
+    """Return, per client, the shares by size of its n nearest: itself, then by distance, ties to the lower index.
+
+    D may be some rows of the matrix, from client `top` on.
+    """
     out = np.empty_like(D)
 
     def task(first: int, last: int) -> None:
-        _nearest(D, np.partition(D[first:last], n - 1, axis=1)[:, n - 1].copy(), n, sizes, first, out)
+        _nearest(D, np.partition(D[first:last], n - 1, axis=1)[:, n - 1].copy(), n, sizes, first, top, out)
 
     _share_rows(len(D), task)
     return out

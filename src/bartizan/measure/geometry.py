@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.text import quoted
-from bartizan._util.types import Floats
+from bartizan._util.types import Array, Floats
 from bartizan.kernels import reference
 from bartizan.measure.client_sizes import checked_sizes, client_sizes
 from bartizan.measure.measurements import Measurements, rows_pay
@@ -305,6 +305,21 @@ class Geometry:
         """Squared distances of all clients to one of them."""
         rows = self.rows
         return self.squared_distances[client] if rows is None else rows.squared_distances_from(client)
+
+    @property
+    def squared_lengths(self) -> Floats:
+        """Squared distances of the clients to the point that digits are about, in parts of which they are rounded."""
+        rows = self.rows
+        return np.diag(self._pairs.measured) if rows is None else rows.squared_distances_from(rows.medoid)
+
+    def squared_distances_between(self, some: Array, others: Array) -> Floats:
+        """Squared distances of some clients to others."""
+        rows = self.rows
+        return (
+            self.squared_distances[np.ix_(some, others)]
+            if rows is None
+            else rows.squared_distances_between(some, others)
+        )
 
     def distance_stripes(self, what: str = "distances") -> Iterator[tuple[int, Floats]]:
         """Pass over the squared distances of all pairs in bounded memory: (first client, some rows of the matrix).

@@ -18,6 +18,7 @@ from bartizan.updates.layout import is_tensor
 # From as many clients on, and unless rows are much longer than clients are many, rules pass over the rows of sketches:
 # below, a matrix of all pairs costs less than a few passes.
 ROWS_FROM_CLIENTS, MAX_ROW_LENGTHS = 4096, 1
+STRIPE_BYTES = 2**26  # of the distances of all pairs that are computed at a time
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
 SHORT_OF_DIGITS = 1e-9
@@ -28,6 +29,13 @@ SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS = 1e-4, 0.04
 def rows_pay(n_clients: int, k: int) -> bool:
     """Return whether rules are to pass over the rows of sketches, instead of making inner products of all pairs."""
     return n_clients >= ROWS_FROM_CLIENTS and k <= MAX_ROW_LENGTHS * n_clients
+
+
+def distance_bytes(n_clients: int, k: int, bytes_per_pair: float) -> int:
+    """Return the memory of judging clients by their distances, besides their sketches."""
+    if not rows_pay(n_clients, k):
+        return 128 * n_clients**2
+    return int(bytes_per_pair * n_clients**2) + 3 * STRIPE_BYTES + 256 * n_clients
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,11 +17,10 @@ from bartizan._util.machine import free_memory
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Array, Floats
 from bartizan.errors import MemoryBudgetError
-from bartizan.measure.measurements import Measurements
+from bartizan.measure.measurements import STRIPE_BYTES, Measurements
 from bartizan.measure.mixing import Mixing
 
 MEDOID_DRAW = 2**31  # its place in the round's randomness, behind those of shuffles
-STRIPE_BYTES = 2**26  # of the distances that are computed at a time
 START_CANDIDATES, CANDIDATES = 8, 64  # for the first point in the middle, and for the client in the middle
 MIDDLE_STEPS, MIDDLE_TOLERANCE = 30, 1e-3  # of the search for the middle, in median distances
 MEDOID_STEPS = 6  # from the best client to a better one near it
@@ -144,6 +143,14 @@ class RowPoints:
             mean += rest * (self.origin - centre)
         return self.squares(centre, mean)[0]
 
+    def squared_distances_between(self, some: Array, others: Array) -> Floats:
+        """Return the squared distances of some clients to others."""
+        from bartizan.kernels import row_passes
+
+        A, X, centre = self.rows[some], self.rows[others], self.centre
+        own = (row_passes.own_products(A, centre), row_passes.own_products(X, centre))
+        return row_passes.distances(A, X, centre, *own)
+
     @cached_property
     def squared_norms(self) -> Floats:
         """Squared norms as sketched."""
@@ -205,7 +212,7 @@ def warn_if_slow(n_clients: int, k: int, what: str) -> None:
 
 
 def check_matrices(n_clients: int, k: int) -> None:
-    """Raise MemoryBudgetError where M x M numbers do not fit into the memory that is free; warn where they take long."""
+    """Raise MemoryBudgetError where M x M numbers do not fit into free memory; warn where they take long."""
     needed, free = 8 * n_clients**2 * MATRICES, free_memory("cpu")
     if needed > free:
         raise MemoryBudgetError(

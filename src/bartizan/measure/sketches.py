@@ -17,6 +17,7 @@ from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import UNIT, unit_of
 from bartizan.measure.guarantees import achlioptas_range, gaussian_range, rotated_range
 from bartizan.measure.measurements import (
+    ROWS_FROM_CLIENTS,
     SHORT_OF_DIGITS,
     SHORT_OF_FLOAT32_DIGITS,
     SHORT_OF_FLOAT32_SUMS,
@@ -30,6 +31,9 @@ UseBlock = Callable[[Updates, int, ColumnBlock], None]
 AddProbed = Callable[[ColumnBlock, Vector | None, int, Vector], None]
 PROBABILITY_OF_ERROR = 1e-9  # per round, of quarantining an honest client by the norm of its sketch
 USUAL_K = 4096  # of a sketch that is named or chosen without a dimension
+LEAST_K, COORDINATES_PER_CELL = 256, 8  # of a sketch of many clients, which is read some 30 times as float64
+MAX_EXACT_ROW = 4 * LEAST_K  # coordinates of many clients that cost no more than their sketches
+MAX_SKETCH_BYTES = 2**31  # of all sketches of many clients
 COLUMNS_READ_TWICE = 2**15  # of a block that is read for the sketch and for the dots: it stays in cache
 
 
@@ -155,6 +159,20 @@ class Exact(ColumnSketch):
         dots = gram[-1] if clients.trusted is not None else None
         short = SHORT_OF_FLOAT32_SUMS if on_gpu and clients.layout.widest.itemsize < 8 else SHORT_OF_DIGITS
         return Measurements(clients.clients, norms, None, gram, dots, short, clients.scale, self, seed)
+
+    def rows(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> Measurements:
+        """Return the updates themselves, in float64: for many clients of few coordinates."""
+        every = clients.all_rows
+        out = np.empty((len(every), clients.layout.dim))
+        for start, rows, origin in clients.blocks(every):
+            stop = start + rows.width
+            out[:, start:stop] = np.asarray(rows)
+            origin = origin if about is None else about.row(0, start, stop)
+            if origin is not None:
+                out[:, start:stop] -= origin
+        norms = np.einsum("ij,ij->i", out, out)
+        dots = out @ out[-1] if clients.trusted is not None else None
+        return Measurements(clients.clients, norms, out, None, dots, SHORT_OF_DIGITS, clients.scale, self, seed)
 
 
 @dataclass(frozen=True)
@@ -354,7 +372,21 @@ def exact_is_faster(n_clients: int, dim: int, device: str = "cpu", k: int = USUA
     (True, False)
     """
     costs = costs_of(device)
+    if n_clients >= ROWS_FROM_CLIENTS and device == "cpu":
+        return dim <= MAX_EXACT_ROW
     return k >= dim or costs.exact(n_clients, dim) <= costs.projected(n_clients, dim, k)
+
+
+def usual_projection(n_clients: int, dim: int) -> Rotated:
+    """Return the projection of "auto": of many clients, whose rows are read often, to fewer dimensions.
+
+    >>> usual_projection(50, 10_000), usual_projection(100_000, 10_000).k, usual_projection(100_000, 10**7).k
+    (Rotated(k=4096, mixing=32), 1024, 2048)
+    """
+    if n_clients < ROWS_FROM_CLIENTS:
+        return Rotated()
+    wanted = min(dim / COORDINATES_PER_CELL, MAX_SKETCH_BYTES / (8 * n_clients), USUAL_K)
+    return Rotated(k=max(LEAST_K, 2 ** int(math.log2(wanted))))
 
 
 def settled(

@@ -48,6 +48,7 @@ class Robust:
 
     needs_trusted = False  # whether an update that the server trusts must be given
     needs_distances = True  # False where norms are enough, which cost one read of the updates
+    bytes_per_pair = 128.0  # of clients, where they are many: 0 where no M x M matrix is made of these
 
     def max_byzantine(self) -> int | None:
         """Return how many Byzantine clients are tolerated; None where no number is fixed beforehand."""

@@ -24,6 +24,7 @@ class CenteredClipping(Rule):
     [0.25, 0.25, 0.25, 0.0025]
     """
 
+    bytes_per_pair = 0.0
     radius: float | None = None
     steps: int = 1
 

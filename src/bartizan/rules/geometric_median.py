@@ -27,6 +27,7 @@ class GeometricMedian(Rule):
     [0.0, 1.0, 0.0]
     """
 
+    bytes_per_pair = 0.0
     tolerance: float = 1e-8
     max_steps: int = 1000
 

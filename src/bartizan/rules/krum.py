@@ -34,6 +34,8 @@ class Krum(Bounded, Rule):
     [0.0, 1.0, 0.0, 0.0, 0.0]
     """
 
+    bytes_per_pair = 0.0
+
     @staticmethod
     def least_clients(n_byzantine: int) -> int:
         return 2 * n_byzantine + 3

@@ -30,6 +30,7 @@ class MCA(Rule):
     [0.27, 0.45, 0.27, 0.0]
     """
 
+    bytes_per_pair = 0.0
     width: float | None = None
     tolerance: float = 1e-8
     max_steps: int = 1000

@@ -11,6 +11,7 @@ import numpy as np
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
+from bartizan.measure.mixing import Listed, Mixing, Neighbours
 from bartizan.rules.base import (
     MAX_LENGTH,
     Bounded,
@@ -32,17 +33,21 @@ class PreAggregator(Robust, ABC):
     `pre >> rule` is again a rule: it sees A G A' and its weights come back as A' w.
     """
 
-    def __call__(self, geometry: Geometry) -> Floats:
+    bytes_per_pair = 0.0
+
+    def __call__(self, geometry: Geometry) -> Floats | Mixing:
         self.check(geometry.n_clients)
         A = self.mixing(geometry)
+        if isinstance(A, Mixing):
+            return A
         if not (are_parts(A) and A.ndim == 2 and len(A) and A.shape[1] == geometry.n_clients):
             wanted = f"{geometry.n_clients} columns, no entry negative or NaN, and rows with a sum of at most 1"
             raise ValueError(f"{self!r} must give a mixing matrix with {wanted}; got {A!r}.")
         return A
 
     @abstractmethod
-    def mixing(self, geometry: Geometry) -> Floats:
-        """Return the matrix; the breakdown condition was checked."""
+    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+        """Return the matrix, or what can do its work without M x M numbers; the breakdown condition was checked."""
 
     def n_mixed(self, n_clients: int) -> int:
         """Return how many rows the matrix has."""
@@ -73,6 +78,10 @@ class Composed(Robust, Generic[T]):
     first: PreAggregator
     then: T
 
+    @property
+    def bytes_per_pair(self) -> float:  # type: ignore[override]
+        return max(self.first.bytes_per_pair, self.then.bytes_per_pair)
+
     def max_byzantine(self) -> int | None:
         parts = (self.first.max_byzantine(), self.then.max_byzantine())
         return min((f for f in parts if f is not None), default=None)
@@ -97,7 +106,7 @@ class Chain(Composed[PreAggregator], PreAggregator):
 
     def mixing(self, geometry: Geometry) -> Floats:
         A = self.first(geometry)
-        return self.then(geometry.mix(A)) @ A
+        return np.asarray(self.then(geometry.mix(A))) @ np.asarray(A)
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,7 +124,8 @@ class PreAggregated(Composed[Rule | CoordinateWise], Rule):
         A = self.first(geometry)
         inner = self.then.decide(geometry.mix(A))
         stage = inner.coordinate_stage
-        return replace(inner, weights=A.T @ inner.weights, coordinate_stage=None if stage is None else stage.behind(A))
+        weights = A.back(inner.weights) if isinstance(A, Mixing) else A.T @ inner.weights
+        return replace(inner, weights=weights, coordinate_stage=None if stage is None else stage.behind(np.asarray(A)))
 
 
 @dataclass(frozen=True)
@@ -126,11 +136,17 @@ class NNM(Bounded, PreAggregator):
     [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
     """
 
-    def mixing(self, geometry: Geometry) -> Floats:
+    bytes_per_pair = 0.125
+
+    def mixing(self, geometry: Geometry) -> Floats | Mixing:
         from bartizan.kernels import weigh
 
         # A client is its own nearest even where another has distance 0.
-        return weigh.nearest(geometry.squared_distances, geometry.n_clients - self.n_byzantine, geometry.sizes)
+        n_near, sizes = geometry.n_clients - self.n_byzantine, geometry.sizes
+        if geometry.rows is None:
+            return weigh.nearest(geometry.squared_distances, n_near, sizes)
+        stripes = geometry.distance_stripes("neighbours")
+        return Neighbours.of((weigh.nearest(D, n_near, sizes, first) > 0 for first, D in stripes), sizes)
 
 
 @dataclass(frozen=True)
@@ -153,13 +169,17 @@ class Bucketing(PreAggregator):
     def n_mixed(self, n_clients: int) -> int:
         return -(-n_clients // self.size)
 
-    def mixing(self, geometry: Geometry) -> Floats:
+    def mixing(self, geometry: Geometry) -> Floats | Mixing:
         if geometry.seed is None:
             raise ValueError("Bucketing shuffles, and needs randomness: pass seed=... to Geometry.of.")
         M = geometry.n_clients
         shuffled = generator_of(geometry.seed, geometry.n_mixings).permutation(M)
+        buckets = np.arange(M) // self.size
+        if geometry.rows is not None:
+            totals = np.bincount(buckets, geometry.sizes[shuffled])
+            return Listed(buckets, shuffled, geometry.sizes[shuffled] / totals[buckets], (len(totals), M))
         A = np.zeros((self.n_mixed(M), M))
-        A[np.arange(M) // self.size, shuffled] = geometry.sizes[shuffled]
+        A[buckets, shuffled] = geometry.sizes[shuffled]
         return A / A.sum(axis=1, keepdims=True)
 
 
@@ -176,8 +196,8 @@ class Clipping(PreAggregator):
     def __post_init__(self) -> None:
         positive(self, "radius", self.radius, "length")
 
-    def mixing(self, geometry: Geometry) -> Floats:
-        return np.diag(shortening(geometry.norms, self.radius / geometry.unit))
+    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+        return scaling(shortening(geometry.norms, self.radius / geometry.unit), geometry)
 
 
 @dataclass(frozen=True)
@@ -190,10 +210,10 @@ class ARC(Bounded, PreAggregator):
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.5]]
     """
 
-    def mixing(self, geometry: Geometry) -> Floats:
+    def mixing(self, geometry: Geometry) -> Floats | Mixing:
         M, f = geometry.n_clients, self.n_byzantine
         n_clipped = 2 * f * (M - f) // M
-        return np.diag(shortening(geometry.norms, np.sort(geometry.norms)[M - n_clipped - 1]))
+        return scaling(shortening(geometry.norms, np.sort(geometry.norms)[M - n_clipped - 1]), geometry)
 
 
 @dataclass(frozen=True)
@@ -216,8 +236,17 @@ class NormFilter(PreAggregator):
         between(self, "low", self.low, 0, 1, "a factor of the median norm")
         between(self, "high", self.high, 1, MAX_LENGTH, "a factor of the median norm")
 
-    def mixing(self, geometry: Geometry) -> Floats:
+    def mixing(self, geometry: Geometry) -> Floats | Mixing:
         # The lower of two middle norms, so that a client with the median norm exists and is never left out.
         norms, M = geometry.norms, geometry.n_clients
         median = np.sort(norms)[(M - 1) // 2]
-        return np.eye(M)[(norms >= self.low * median) & (norms <= self.high * median)]
+        kept = (norms >= self.low * median) & (norms <= self.high * median)
+        if geometry.rows is None:
+            return np.eye(M)[kept]
+        left = np.flatnonzero(kept)
+        return Listed(np.arange(len(left)), left, np.ones(len(left)), (len(left), M))
+
+
+def scaling(factors: Floats, geometry: Geometry) -> Floats | Mixing:
+    """Return the mixing matrix that scales each client."""
+    return np.diag(factors) if geometry.rows is None else Listed.diagonal(factors)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
+from bartizan.measure.row_points import RowPoints
 from bartizan.rules.base import Bounded, Rule, averaged, positive
 
 
@@ -28,6 +29,18 @@ def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
     return top, about_mean @ (root * vectors[:, -1]) / np.sqrt(top)
 
 
+def principal_of_rows(rows: RowPoints, weights: Floats) -> tuple[float, Floats]:
+    """Return the same of many clients: the covariance of k coordinates has the same spectrum as that M x M matrix."""
+    from bartizan.kernels import row_passes
+
+    centre = rows.centre + rows.weighted(rows.centre, weights)
+    values, vectors = np.linalg.eigh(row_passes.scatter(rows.clients, centre, weights))
+    top = max(float(values[-1]), 0.0)
+    if top == 0:
+        return 0.0, np.zeros(len(weights))
+    return top, rows.squares(centre, np.zeros_like(centre), np.ascontiguousarray(vectors[:, -1]))[1]
+
+
 @dataclass(frozen=True)
 class CAF(Bounded, Rule):
     """Shrink the weights of clients that stand out along the principal direction; return the mean of least variance.
@@ -43,6 +56,8 @@ class CAF(Bounded, Rule):
     >>> CAF(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.34, 0.0]
     """
+
+    bytes_per_pair = 0.0
 
     def weigh(self, geometry: Geometry) -> Floats:
         M, f, shares = geometry.n_clients, self.n_byzantine, geometry.shares
@@ -60,7 +75,10 @@ class CAF(Bounded, Rule):
         left, best, least = shares.copy(), shares, np.inf
         while left.sum() > (1 - 2 * held) * (1 + 1e-12) or least == np.inf:
             weights = left / left.sum()
-            top, coordinates = principal_direction(geometry.centred, weights)
+            if geometry.rows is None:
+                top, coordinates = principal_direction(geometry.centred, weights)
+            else:
+                top, coordinates = principal_of_rows(geometry.rows, weights)
             if top < least:
                 best, least = weights, top
             outlying = np.where(left > 0, coordinates**2, 0)

@@ -22,6 +22,7 @@ class MoNNA(Bounded, Rule):
     [0.5, 0.5, 0.0]
     """
 
+    bytes_per_pair = 0.0
     needs_trusted = True
 
     def weigh(self, geometry: Geometry) -> Floats:

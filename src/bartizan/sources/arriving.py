@@ -14,7 +14,7 @@ from bartizan._util.text import short
 from bartizan.errors import server_error
 from bartizan.measure import Projection, Sketch
 from bartizan.measure.geometry import norm_limit
-from bartizan.measure.measurements import Measurements
+from bartizan.measure.measurements import Measurements, distance_bytes
 from bartizan.measure.probes import Probes
 from bartizan.measure.sketches import Norms, StreamingSketch, settled
 from bartizan.source import AnyRule, Roster
@@ -122,7 +122,10 @@ class Arrivals:
         if size and recheck is not None:
             size += recheck.k
         clients = clients if out is None else clients.with_target(out, self.points)
-        clients.limit_memory(size, unit, distances=self.rule.needs_distances)
+        M, per_pair = len(clients.all_rows), self.rule.bytes_per_pair
+        clients.limit_memory(
+            size, unit, distances=distance_bytes(M, size, per_pair) if self.rule.needs_distances else 0
+        )
         return ArrivedUpdates(clients, roster, self, stored)
 
 

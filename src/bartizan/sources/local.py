@@ -11,10 +11,10 @@ import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan.errors import TooFewClientsError
-from bartizan.measure import Sketch
+from bartizan.measure import Exact, Sketch
 from bartizan.measure.client_sizes import client_sizes, sizes_of
-from bartizan.measure.measurements import Measurements
-from bartizan.measure.sketches import ColumnSketch, exact_is_faster, settled
+from bartizan.measure.measurements import Measurements, distance_bytes, rows_pay
+from bartizan.measure.sketches import ColumnSketch, exact_is_faster, settled, usual_projection
 from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
@@ -48,9 +48,12 @@ class LocalUpdates:
     def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
         own = self.updates
         size = len(own.clients), own.layout.dim, "cuda" if own.rows.on_gpu else "cpu"
-        chosen = settled(sketch, rule.needs_distances, lambda: exact_is_faster(*size))
+        usual = usual_projection(*size[:2])
+        chosen = settled(sketch, rule.needs_distances, lambda: exact_is_faster(*size), usual)
         if own.column_pass.spare is not None:
-            own.limit_memory(*chosen.working_set(), distances=rule.needs_distances)
+            k, unit = chosen.working_set()
+            pairs = distance_bytes(len(own.all_rows), k or own.layout.dim, rule.bytes_per_pair)
+            own.limit_memory(k, unit, distances=pairs if rule.needs_distances else 0)
         return chosen, fresh_seed() if seed is None else checked_seed(seed)
 
     def measure(
@@ -67,12 +70,22 @@ class LocalUpdates:
         if updates.column_pass.watched:
             self._begin(seed)
         witnesses = self.witnesses if scale is None else None
-        if about is None:
-            return sketch.measure(updates, seed) if witnesses is None else witnesses.measure(sketch, updates, seed)
         if witnesses is not None:
+            if about is None:
+                return witnesses.measure(sketch, updates, seed)
             return witnesses.measure_about(sketch, updates, seed, about)
-        every = self._updates(None, scale)
-        return sketch.measure(updates, seed, every.rows.take([every.clients.index(about)]))
+        centre = None
+        if about is not None:
+            every = self._updates(None, scale)
+            centre = every.rows.take([every.clients.index(about)])
+        if isinstance(sketch, Exact) and self._exact_by_rows:
+            return sketch.rows(updates, seed, centre)
+        return sketch.measure(updates, seed, centre)
+
+    @property
+    def _exact_by_rows(self) -> bool:
+        own = self.updates
+        return not (own.on_gpu or self.witnesses) and rows_pay(len(own.clients), own.layout.dim)
 
     def _begin(self, seed: int) -> None:
         """Name the stage that progress reports: a reading by another seed than the first is a recheck."""

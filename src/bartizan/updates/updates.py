@@ -52,11 +52,11 @@ class Updates:
         self._refuse_on_gpu("out")
         return replace(self, target=Target.of(out, self.layout, self._arrays(), points))
 
-    def limit_memory(self, sketch_size: int, unit: int | None, *, distances: bool = True) -> None:
+    def limit_memory(self, sketch_size: int, unit: int | None, *, distances: int = 0) -> None:
         """Take the memory that is needed besides blocks from the budget; MemoryBudgetError if too little is left.
 
-        `sketch_size` numbers are kept of each client, and those for the `distances` if the rule needs any. A sketch
-        that reads rows in place reads `unit` columns at a time.
+        `sketch_size` numbers are kept of each client, and `distances` bytes are needed to weigh them. A sketch that
+        reads rows in place reads `unit` columns at a time.
         """
         if self.column_pass.spare is None:
             return
@@ -68,7 +68,7 @@ class Updates:
         widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
         needs = {
             "sketches": 2 * 8 * M * sketch_size,
-            "distances": 16 * 8 * M * M if distances else 0,
+            "distances": distances,
             "result": 0 if self.target else sum(e.size * itemsize_of(e.dtype) for e in self.layout.entries),
             "widened reference and trusted update": sum(array.nbytes for array in widened),
         }

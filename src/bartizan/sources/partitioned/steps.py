@@ -46,7 +46,7 @@ class ReadPlan:
     def prepared(self, updates: Updates) -> Updates:
         """Return the updates, to be read within the memory budget of a worker and at this scale."""
         updates = replace(updates, column_pass=ColumnPass.of(self.memory))
-        updates.limit_memory(*self.sketch.working_set(), distances=False)
+        updates.limit_memory(*self.sketch.working_set())
         return updates if self.scale is None else updates.scaled(self.scale)
 
     def opened(self, items: Sequence[Any], wanted: Iterable[int] | None) -> Iterator[Held]:
