@@ -19,7 +19,7 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
 from bartizan.aggregate import run
 from bartizan.errors import BadClientError, NamedErrors, TooFewClientsError, nobody_left
-from bartizan.judge.judge import RECHECK_SKETCH
+from bartizan.judge.judge import recheck_sketch
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.source import Aggregation
 from bartizan.sources.arriving import Arrivals, StoredUpdate, copied
@@ -262,7 +262,7 @@ class Round(Generic[U]):
             raise TooFewClientsError(nobody_left(0, len(self._failed)) if self._failed else none, failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
-        recheck = RECHECK_SKETCH if self._recheck else None
+        recheck = recheck_sketch(len(ids), self._arrivals.sketch) if self._recheck else None
         with NamedErrors(ids, self._failed):
             source = self._arrivals.source(stored, ids, self._failed, recheck, out, progress)
             return run(source, self._aggregator, history=self._history, recheck=recheck, watch=watch)

@@ -24,7 +24,7 @@ from bartizan.measure.geometry import (
     mostly_below,
     norm_limit,
 )
-from bartizan.measure.measurements import Measurements
+from bartizan.measure.measurements import ROWS_FROM_CLIENTS, Measurements
 from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Exact, Norms, Projection, Rotated, Sketch
 from bartizan.rules.base import Decision
 from bartizan.source import AnyRule, Judgement, Roster, Source
@@ -174,6 +174,13 @@ def _ratios(sketch: Sketch) -> tuple[float, float]:
     """The range of projected over exact squared norm, rounding included."""
     least, most = sketch.norm_ratio_range(PROBABILITY_OF_ERROR)
     return (1 - 1e-4) * least, (1 + 1e-4) * most
+
+
+def recheck_sketch(n_clients: int, first: Sketch) -> Projection:
+    """Return what clients are sketched by again: of many, to as many dimensions as by the first projection."""
+    if n_clients < ROWS_FROM_CLIENTS or not isinstance(first, Projection):
+        return RECHECK_SKETCH
+    return Rotated(min(RECHECK_SKETCH.k, max(64, 2 ** math.ceil(math.log2(first.k)))))
 
 
 def geometry_of(

@@ -171,6 +171,22 @@ class RowPoints:
             some = slice(first, min(first + size, M))
             yield first, row_passes.distances(X[some], X, centre, own[some], own)
 
+    def cosine_stripes(self) -> Iterator[tuple[int, Floats]]:
+        """Pass over 1 minus the M x M cosines about the origin, some rows at a time, rounded to 12 digits."""
+        from bartizan.kernels import row_passes
+
+        X, origin, M = self.clients, self.origin, self.n_clients
+        if self.about_origin is not None:
+            X, origin = self.about_origin[:M], np.zeros_like(origin)
+        warn_if_slow(M, X.shape[1], "cosines")
+        norms = np.sqrt(row_passes.own_products(X, origin))
+        for first in range(0, M, size := stripe_rows(M)):
+            some = slice(first, min(first + size, M))
+            lengths = np.outer(norms[some], norms)
+            cosines = row_passes.products(X[some], X, origin)
+            np.divide(cosines, lengths, out=cosines, where=lengths > 0)
+            yield first, (1 - cosines.clip(-1, 1)).round(12)
+
     def mixed(self, mixing: Mixing | Floats) -> RowPoints:
         """Return the points A x; what a row of A lacks of sum 1 lies at the origin."""
         from bartizan.kernels import row_passes

@@ -8,6 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.measure.geometry import Geometry
+from bartizan.measure.row_points import RowPoints
 from bartizan.rules.base import Decision, Rule, averaged, between, shortening
 
 
@@ -81,13 +82,19 @@ class FLAME(Rule):
 
     noise: float = 0.0
 
+    bytes_per_pair = 0.0
+
     def __post_init__(self) -> None:
         between(self, "noise", self.noise, 0, 1, "a factor of the median norm")
 
     def weigh(self, geometry: Geometry) -> Decision:
         median = float(np.median(geometry.norms))
         clipping = shortening(geometry.norms, median)
-        weights = averaged(majority_cluster(cosine_distances(geometry)), geometry) * clipping
+        if geometry.rows is None:
+            cluster = majority_cluster(cosine_distances(geometry))
+        else:
+            cluster = first_majority(geometry.n_clients, *shortest_links(geometry.rows))
+        weights = averaged(cluster, geometry) * clipping
         return Decision(weights, geometry.history, noise=self.noise * geometry.unit * median)
 
 
@@ -107,11 +114,46 @@ def majority_cluster(distances: Floats) -> Array:
         outside[joins] = False
         closer = distances[joins] < nearest
         nearest[closer], links[closer] = distances[joins][closer], joins
+    lengths, ends, others = zip(*edges, strict=True) if edges else ((), (), ())
+    return first_majority(M, np.array(lengths), np.array(ends, int), np.array(others, int))
+
+
+def first_majority(M: int, lengths: Floats, ends: Array, others: Array) -> Array:
+    """Return the first cluster of more than half of the points as the edges of a spanning tree join them by length."""
     cluster, reached = np.arange(M), np.inf
-    for length, a, b in sorted(edges):
-        if length > reached:
+    for edge in np.lexsort((others, ends, lengths)):
+        a, b = ends[edge], others[edge]
+        if lengths[edge] > reached:
             break
         cluster[cluster == cluster[b]] = cluster[a]
         if 2 * np.count_nonzero(cluster == cluster[a]) > M:
-            reached = length
+            reached = float(lengths[edge])
     return np.flatnonzero(cluster == np.bincount(cluster).argmax())
+
+
+def shortest_links(rows: RowPoints) -> tuple[Floats, Array, Array]:
+    """Return a minimum spanning tree by cosine distance of many points: lengths and both ends of its edges.
+
+    Borůvka's algorithm: in each of at most log2(M) passes over stripes of the M x M distances, every cluster is joined
+    to the one nearest to it. Of equal lengths the edge with the lower ends is taken, so that no circle closes.
+    """
+    M = rows.n_clients
+    cluster, tree = np.arange(M), []
+    while len(np.unique(cluster)) > 1:
+        nearest, length = np.empty(M, np.intp), np.empty(M)
+        for first, distances in rows.cosine_stripes():
+            some = slice(first, first + len(distances))
+            distances[cluster[some, None] == cluster] = np.inf
+            nearest[some] = distances.argmin(axis=1)
+            length[some] = np.take_along_axis(distances, nearest[some, None], axis=1)[:, 0]
+        every = np.arange(M)
+        low, high = np.minimum(every, nearest), np.maximum(every, nearest)
+        order = np.lexsort((high, low, length, cluster))
+        best = order[np.unique(cluster[order], return_index=True)[1]]  # the shortest of each cluster
+        for edge in np.unique(np.stack([low[best], high[best]], axis=1), axis=0):
+            a, b = edge.tolist()
+            if cluster[a] != cluster[b]:
+                tree.append((float(length[a] if nearest[a] == b else length[b]), a, b))
+                cluster[cluster == cluster[b]] = cluster[a]
+    lengths, ends, others = zip(*tree, strict=True) if tree else ((), (), ())
+    return np.array(lengths), np.array(ends, int), np.array(others, int)
