@@ -26,6 +26,7 @@ COMMANDS = {
             "few-sites": "accuracy with seven sites, one of which is large",
             "flower-accuracy": "what robustness costs a training with Flower when nobody attacks",
             "flower-server": "choice of client, time and memory beside Flower's strategies",
+            "many-clients": "time and memory of whole calls on up to a hundred thousand clients",
             "nvflare-memory": "memory of an NVFlare server",
             "partitioned": "a partitioned call beside a flat one",
             "scaling": "sketches alone at ten thousand clients, and a model of larger rounds",

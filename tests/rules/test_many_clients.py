@@ -91,7 +91,8 @@ def test_rows_give_the_weights_of_the_matrix(kind, M, k):
     x = made(kind, M, k)
     for sizes in (None, np.random.default_rng(1).uniform(1, 3, M)):
         by_rows, by_pairs = both(x, sizes=sizes, trusted=x[M // 2] + x[M // 3] / 3)
-        assert by_rows.rows is not None and by_pairs.rows is None
+        assert by_rows.rows is not None
+        assert by_pairs.rows is None
         for rule in rules(M):
             if ambiguous(rule, kind, M):
                 continue
@@ -144,7 +145,7 @@ def test_a_plug_in_may_ask_for_the_matrix():
 
 def test_what_needs_the_matrix_says_so_before_memory_is_full(monkeypatch):
     monkeypatch.setattr(row_points, "free_memory", lambda device: 2**20)
-    with pytest.raises(MemoryBudgetError, match="300 clients.*GiB are free"):
+    with pytest.raises(MemoryBudgetError, match=r"300 clients.*GiB are free"):
         bz.Bulyan(3)(both(made("plain", 300, 12))[0])
 
 
