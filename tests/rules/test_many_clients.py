@@ -10,7 +10,7 @@ import pytest
 import bartizan as bz
 from bartizan.errors import MemoryBudgetError
 from bartizan.kernels import row_passes
-from bartizan.measure import row_points
+from bartizan.measure import mixing, row_points
 from bartizan.measure.geometry import Geometry
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.row_points import CANDIDATES
@@ -144,9 +144,11 @@ def test_a_plug_in_may_ask_for_the_matrix():
 
 
 def test_what_needs_the_matrix_says_so_before_memory_is_full(monkeypatch):
-    monkeypatch.setattr(row_points, "free_memory", lambda device: 2**20)
+    monkeypatch.setattr(mixing, "free_memory", lambda device: 2**20)
     with pytest.raises(MemoryBudgetError, match=r"300 clients.*GiB are free"):
         bz.Bulyan(3)(both(made("plain", 300, 12))[0])
+    with pytest.raises(MemoryBudgetError, match="A mixing matrix of 1,000 x 1,000"):
+        (bz.NNM(3) >> bz.Median())(both(made("plain", 1000, 12))[0])
 
 
 def test_no_minority_makes_the_medoid_one_of_theirs_from_afar():

@@ -10,7 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from bartizan._util.machine import free_memory
 from bartizan._util.types import Array, Floats
+from bartizan.errors import MemoryBudgetError
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Raise MemoryBudgetError unless so many bytes of memory are free."""
+    if needed > (free := free_memory("cpu")):
+        raise MemoryBudgetError(
+            f"{what} takes about {needed / 2**30:,.0f} GiB, and {free / 2**30:,.0f} GiB are free. Of many clients, "
+            "GeometricMedian, MCA, CenteredClipping, Krum, MultiKrum, CAF and FLAME need no such matrix, with NNM in "
+            "front or not; Bucketing(size=...) in front of a rule makes fewer clients."
+        )
 
 
 class Mixing(ABC):
@@ -39,6 +51,9 @@ class Mixing(ABC):
         """Return some rows as numbers."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        check_memory(
+            8 * self.shape[0] * self.shape[1], f"A mixing matrix of {self.shape[0]:,} x {self.shape[1]:,} numbers"
+        )
         return self.stripe(0, len(self)).astype(dtype or np.float64, copy=False)
 
     def __matmul__(self, other: Any) -> Floats:
@@ -128,9 +143,11 @@ class Neighbours(Mixing):
             out[first:last] = row_passes.mixtures(self.stripe(first, last), X, centre)
 
     def back(self, weights: Floats) -> Floats:
+        from bartizan.kernels import row_passes
+
         out = np.zeros(self.shape[1])
         for first, last in self._parts():
-            out += weights[first:last] @ self.stripe(first, last)
+            out += row_passes.weighted(self.stripe(first, last), np.zeros_like(out), weights[first:last])
         return out
 
     def _parts(self) -> Iterable[tuple[int, int]]:

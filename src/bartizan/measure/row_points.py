@@ -13,12 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from bartizan._util.machine import free_memory
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Array, Floats
-from bartizan.errors import MemoryBudgetError
 from bartizan.measure.measurements import STRIPE_BYTES, Measurements
-from bartizan.measure.mixing import Mixing
+from bartizan.measure.mixing import Mixing, check_memory
 
 MEDOID_DRAW = 2**31  # its place in the round's randomness, behind those of shuffles
 START_CANDIDATES, CANDIDATES = 8, 64  # for the first point in the middle, and for the client in the middle
@@ -229,11 +227,5 @@ def warn_if_slow(n_clients: int, k: int, what: str) -> None:
 
 def check_matrices(n_clients: int, k: int) -> None:
     """Raise MemoryBudgetError where M x M numbers do not fit into free memory; warn where they take long."""
-    needed, free = 8 * n_clients**2 * MATRICES, free_memory("cpu")
-    if needed > free:
-        raise MemoryBudgetError(
-            f"This rule works on matrices of all pairs: for {n_clients:,} clients about {needed / 2**30:.0f} GiB, and "
-            f"{free / 2**30:.0f} GiB are free. GeometricMedian, MCA, CenteredClipping, Krum, MultiKrum, CAF, FLAME and "
-            "NNM in front of them need no such matrix; Bucketing(size=...) in front of this rule makes fewer clients."
-        )
+    check_memory(8 * n_clients**2 * MATRICES, f"A rule that works on matrices of all pairs of {n_clients:,} clients")
     warn_if_slow(n_clients, k, "inner products")

@@ -91,7 +91,7 @@ class Vertex:
             return None
         nearest = int(np.where(ahead, along, np.inf).argmin())
         squares = self.rows.squared_distances_from(nearest)
-        more = float(self.shares @ (np.sqrt(squares) - self.distances))
+        more = float((self.shares * (np.sqrt(squares) - self.distances)).sum())
         return squares <= COINCIDE * self.scale**2 if more <= 1e-12 * self.scale else None
 
 
