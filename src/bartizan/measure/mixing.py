@@ -51,9 +51,8 @@ class Mixing(ABC):
         """Return some rows as numbers."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        check_memory(
-            8 * self.shape[0] * self.shape[1], f"A mixing matrix of {self.shape[0]:,} x {self.shape[1]:,} numbers"
-        )
+        n, M = self.shape
+        check_memory(8 * n * M, f"A mixing matrix of {n:,} x {M:,} numbers")
         return self.stripe(0, len(self)).astype(dtype or np.float64, copy=False)
 
     def __matmul__(self, other: Any) -> Floats:
@@ -77,7 +76,7 @@ class Listed(Mixing):
         if np.count_nonzero(mixing) > max(mixing.shape):
             return None
         rows, columns = np.nonzero(mixing)
-        return cls(rows, columns, mixing[rows, columns], mixing.shape)  # type: ignore[arg-type]
+        return cls(rows, columns, mixing[rows, columns], mixing.shape)
 
     @classmethod
     def diagonal(cls, factors: Floats) -> Listed:
@@ -87,7 +86,7 @@ class Listed(Mixing):
 
     @property
     def sums(self) -> Floats:
-        return np.bincount(self.rows, self.values, len(self))
+        return np.bincount(self.rows, self.values, len(self)).astype(np.float64)
 
     def mix(self, X: Floats, centre: Floats, out: Floats) -> None:
         from bartizan.kernels import row_passes
@@ -96,7 +95,10 @@ class Listed(Mixing):
         row_passes.add_listed(self.rows, self.columns, self.values, X, centre, out)
 
     def back(self, weights: Floats) -> Floats:
-        return np.bincount(self.columns, self.values * weights[self.rows], self.shape[1])
+        return np.bincount(self.columns, self.values * weights[self.rows], self.shape[1]).astype(np.float64)
+
+    def __matmul__(self, other: Any) -> Floats:
+        return np.bincount(self.rows, self.values * other[self.columns], len(self)).astype(np.float64)
 
     def stripe(self, first: int, last: int) -> Floats:
         own = slice(*np.searchsorted(self.rows, [first, last]))

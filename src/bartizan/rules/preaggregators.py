@@ -98,7 +98,7 @@ class Composed(Robust, Generic[T]):
 
 
 @dataclass(frozen=True, repr=False)
-class Chain(Composed[PreAggregator], PreAggregator):
+class Chain(Composed[PreAggregator], PreAggregator):  # type: ignore[override]
     """Two pre-aggregators, one after the other."""
 
     def n_mixed(self, n_clients: int) -> int:
