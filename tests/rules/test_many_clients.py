@@ -69,7 +69,7 @@ def rules(M):
     yield from (bz.Mean(), bz.CGE(f), bz.GeometricMedian(tolerance=1e-12), bz.MCA(), bz.MCA(width=2.0))
     yield from (bz.MCA(start="mean"), bz.CenteredClipping(), bz.CenteredClipping(radius=1.0, steps=5))
     yield from (bz.MoNNA(f), bz.FLTrust(), bz.NormFilter() >> bz.Mean(), bz.Bucketing(2) >> bz.GeometricMedian(1e-12))
-    yield from (bz.Clipping(1.0) >> bz.MCA(), bz.ARC(f) >> bz.CenteredClipping(), bz.ARC(f) >> bz.CAF(f))
+    yield from (bz.Clipping(1.0) >> bz.MCA(width=1.0), bz.ARC(f) >> bz.CenteredClipping(), bz.ARC(f) >> bz.CAF(f))
     yield from (bz.NNM(f) >> bz.GeometricMedian(1e-12), bz.NNM(f) >> bz.CAF(f))
     if 2 * f + 3 <= M:
         yield from (bz.Krum(f), bz.MultiKrum(f), bz.NNM(f) >> bz.Krum(f))
