@@ -75,6 +75,7 @@ class RoundLine(TypedDict):
     n_byzantine: NotRequired[Count | None]
     seed: NotRequired[str | None]
     sketch: NotRequired[str | None]
+    sketch_version: NotRequired[Count | None]
     seconds: NotRequired[Seconds | None]
     read: NotRequired[Number]
     loss: NotRequired[Number]

@@ -96,8 +96,8 @@ def without_signs(rows, seed):
     x = rows.reshape(len(rows), -1, n, k // n)
     out = np.zeros((len(rows), n, k // n))
     for b in range(x.shape[1]):
-        _, _, offsets = reference.rotation(key_of(seed), b, k, n)
-        mixed = reference.hadamard(n) @ x[:, b] / math.sqrt(n)
+        swaps, *_, offsets = reference.rotation(key_of(seed), b, k, n)
+        mixed = reference.hadamard(n) @ reference.swapped(x[:, b], swaps) / math.sqrt(n)
         for c in range(n):
             out[:, c] += np.roll(mixed[:, c], offsets[c], axis=1)
     return out.reshape(len(rows), k)

@@ -11,6 +11,7 @@ from flwr.app import RecordDict
 
 from bartizan.flower.replies import Model
 from bartizan.judge.round_outcome import RoundOutcome
+from bartizan.measure.sketches import named
 from bartizan.sources.adapters.adapter_round import AdapterAggregation
 
 
@@ -60,7 +61,7 @@ class NodesOutcome(RoundOutcome):
         }
         if (result := self.result) is not None:
             line["seconds"] |= {**result.seconds, "sketch": self.reading + result.seconds["sketch"]}
-            line |= {"n_byzantine": result.n_byzantine, "seed": str(result.seed), "sketch": repr(result.sketch)}
+            line |= {"n_byzantine": result.n_byzantine, "seed": str(result.seed), **named(result.sketch)}
             if not isinstance(result, AdapterAggregation):  # whose factors move without a change of their products
                 floats = {name: new for name, new in result.update.items() if new.dtype.kind == "f"}
                 steps = [np.subtract(new, model.arrays[name], dtype=np.float64) for name, new in floats.items()]

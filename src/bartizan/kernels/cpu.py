@@ -854,6 +854,7 @@ def _gram_stripe(rows, own, origin, first, last, top, bottom, out, weights, prod
 
 
 MIN_FLOAT32_SQUARE = 1e-27  # of a block: below it, some of its float32 squares may have underflowed
+UNROLLED = (8, 16, 32, 64)  # numbers of sub-blocks
 PAD_CELLS = 16  # behind each sub-block's own, so that no vector wraps; they are folded now and then
 
 
@@ -910,14 +911,16 @@ def _signed(x, word, bit):
 
 
 def _add_block_plainly(row, origin, low, words, n, L, cells):
-    """Sign, mix by butterflies in place, sign again and add rotated; return the block's squared norm."""
+    """Swap lanes, sign, mix by butterflies in place, sign again and add rotated; return the block's squared norm."""
     n, L = u64(n), u64(L)
     x, planes = np.empty(row.size, row.dtype), (u64(2) * n + u64(31)) // u64(32)
-    if origin is None:
-        x[:] = row
-    else:
-        for i in range(u64(x.size)):
-            x[i] = row[i] - origin[u64(low) + i]
+    for c in range(n):
+        swap = u64(words[planes * L + c]) % min(L, u64(2**32) // L)
+        for i in range(L):
+            x[c * L + i] = row[c * L + (i ^ swap)]
+        if origin is not None:
+            for i in range(L):
+                x[c * L + i] -= origin[u64(low) + c * L + (i ^ swap)]
     norm = _square(x)
     for c in range(n):
         for i in range(L):
@@ -930,7 +933,7 @@ def _add_block_plainly(row, origin, low, words, n, L, cells):
                 x[i], x[i + h] = a + b, a - b
         h *= u64(2)
     for c in range(n):
-        offset, plane = u64(words[planes * L + c]) % L, ((n + c) >> u64(5)) * L
+        offset, plane = u64(words[planes * L + c]) // (u64(2**32) // L), ((n + c) >> u64(5)) * L
         at, bit = c * (L + u64(PAD_CELLS)) + offset, (n + c) & u64(31)
         for i in range(L - offset):
             cells[at + i] += _signed(x[c * L + i], words[plane + i], bit)
@@ -943,18 +946,20 @@ def _add_block_plainly(row, origin, low, words, n, L, cells):
 def _add_block(typing_context, row, origin, low, words, n, L, cells):
     """Add a block to the cells, and return its squared norm about the origin.
 
-    For 32 sub-blocks in vectors: three of five butterfly stages on the way in, and two on the way out. No CPU predicts
-    loads that are so far apart: each prefetches the numbers that the next block needs there.
+    For most numbers of sub-blocks in vectors, unrolled: half of the butterfly stages on the way in, half on the way
+    out. No CPU predicts loads that are so far apart: each prefetches the numbers that the next block needs there.
     """
     signature, L = types.float64(row, origin, low, words, n, L, cells), L.literal_value
 
     def generate(context, builder, signature, arguments):
-        if n.literal_value != 32:
+        N = n.literal_value
+        if N not in UNROLLED:
             return context.compile_internal(builder, _add_block_plainly, signature, arguments)
         b, i32, i64 = builder, ir.IntType(32), ir.IntType(64)
         real = context.get_data_type(row.dtype)
         size = context.get_abi_sizeof(real)
-        V = min(L, (64 if "+avx512f" in context.codegen().magic_tuple()[2] else 32) // size)
+        features = context.codegen().magic_tuple()[2]
+        V = min(L, (64 if "+avx512f" in features else 32) // size)
         vector, bits = ir.VectorType(real, V), ir.VectorType(ir.IntType(8 * size), V)
 
         def splat(number):
@@ -970,17 +975,17 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             kind = array.type.pointee
             return b.load(at(array, index, ir.VectorType(kind, V)), align=context.get_abi_sizeof(kind))
 
-        def shifting(index):
-            """The words of V lanes as a variable, whose lowest bits are the signs that come next."""
-            word = load(w, index)
-            return cgutils.alloca_once_value(b, word if size == 4 else b.zext(word, bits))
+        def signs_of(lane):
+            """Return the words of V lanes: a bit for each of their signs."""
+            planes = [load(w, b.add(lane, i64(plane * L))) for plane in range(reference.sign_planes(N))]
+            return planes if size == 4 else [b.zext(word, bits) for word in planes]
 
-        def signed(v, word, bit):
-            sign = b.and_(b.shl(word, splat(8 * size - 1 - bit)), splat(1 << 8 * size - 1))
+        def signed(v, signs, i):
+            sign = b.and_(b.shl(signs[i // 32], splat(8 * size - 1 - i % 32)), splat(1 << 8 * size - 1))
             return b.bitcast(b.xor(b.bitcast(v, bits), sign), vector)
 
         def prefetch(array, index):
-            emit_prefetch(b, b.gep(array, [b.add(index, i64(32 * L))]))
+            emit_prefetch(b, b.gep(array, [b.add(index, i64(N * L))]))
 
         def mixed(v):
             h = len(v) // 2
@@ -989,8 +994,13 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
                 h //= 2
             return v
 
+        def at_drawn(c):
+            return b.gep(w, [i64(reference.sign_planes(N) * L + c)])
+
+        def drawn(c):
+            return b.zext(b.load(at_drawn(c)), i64)
+
         def centred(x, index):
-            prefetch(x, index)
             if origin == types.none:
                 return load(x, index)
             about = b.gep(data(1), [arguments[2]])
@@ -1000,29 +1010,28 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             return b.fsub(x, about) if wide == vector else b.fptrunc(b.fsub(x, about), vector)
 
         x, w, to = data(0), data(3), data(6)
-        half = cgutils.alloca_once(b, vector, 32)
         squares = cgutils.alloca_once_value(b, ir.Constant(vector, [0.0] * V))
+        swapped = swapping(b, features, vector)
         with cgutils.for_range_slice(b, i64(0), i64(L), i64(V), i64) as (lane, _):
-            before, after = shifting(lane), shifting(b.add(lane, i64(L)))
-            with cgutils.for_range(b, i64(4), intp=i64) as loop:
-                v = [centred(x, b.add(lane, b.mul(i64(L), b.add(loop.index, i64(c))))) for c in range(0, 32, 4)]
+            signs, half, few = signs_of(lane), [None] * N, 1 << (N.bit_length() - 1) // 2
+            for rows in (range(q, N, few) for q in range(few)):
+                v = []
+                for c in rows:
+                    prefetch(x, b.add(lane, i64(c * L)))
+                    jump = b.and_(drawn(c), i64((L - 1) & -V))
+                    v.append(swapped(centred(x, b.add(b.xor(lane, jump), i64(c * L))), b.load(at_drawn(c))))
                 square = b.fmul(v[0], v[0])
                 for a in v[1:]:
                     square = b.fadd(square, b.fmul(a, a, flags=["contract"]), flags=["contract"])
                 b.store(b.fadd(b.load(squares), square), squares)
-                word = b.load(before)
-                b.store(b.lshr(word, splat(1)), before)
-                for c, a in enumerate(mixed([signed(a, word, 4 * c) for c, a in enumerate(v)])):
-                    b.store(a, b.gep(half, [b.add(loop.index, i64(4 * c))]))
-            with cgutils.for_range_slice(b, i64(0), i64(32), i64(4), i64) as (first, _):
-                word = b.load(after)
-                b.store(b.lshr(word, splat(4)), after)
-                rows = [b.add(first, i64(c)) for c in range(4)]
-                for bit, (c, a) in enumerate(zip(rows, mixed([b.load(b.gep(half, [c])) for c in rows]), strict=True)):
-                    offset = b.zext(b.load(b.gep(w, [b.add(c, i64(2 * L))])), i64)
-                    cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), b.mul(c, i64(L + PAD_CELLS)))
+                for c, a in zip(rows, mixed([signed(a, signs, c) for c, a in zip(rows, v, strict=True)]), strict=True):
+                    half[c] = a
+            for rows in (range(q, q + few) for q in range(0, N, few)):
+                for c, a in zip(rows, mixed([half[c] for c in rows]), strict=True):
+                    offset = b.lshr(drawn(c), i64(33 - L.bit_length()))
+                    cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), i64(c * (L + PAD_CELLS)))
                     place = at(to, cell, vector)
-                    b.store(b.fadd(b.load(place, align=size), signed(a, word, bit)), place, align=size)
+                    b.store(b.fadd(b.load(place, align=size), signed(a, signs, N + c)), place, align=size)
         total, squares = ir.Constant(ir.DoubleType(), 0.0), b.load(squares)
         for i in range(V):
             square = b.extract_element(squares, i32(i))
@@ -1030,3 +1039,33 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
         return total
 
     return signature, generate
+
+
+def swapping(b, features, vector):
+    """Return a function of a vector and a word, whose lowest bits are s: it moves lane l of the vector to l XOR s."""
+    i32, V, size = ir.IntType(32), vector.count, 8 if isinstance(vector.element, ir.DoubleType) else 4
+    wide = V * size == 64 and "+avx512f" in features
+
+    def by_bits(v, word):
+        """In log2(V) steps, for any CPU."""
+        for j in range(V.bit_length() - 1):
+            odd = b.trunc(b.lshr(word, i32(j)), ir.IntType(1))
+            neighbours = ir.Constant(ir.VectorType(i32, V), [i ^ 1 << j for i in range(V)])
+            v = b.select(odd, b.shuffle_vector(v, v, neighbours), v)
+        return v
+
+    def by_instruction(v, word):
+        """By a permutation that reads the lowest bits of each place; AVX2 has one of numbers of 32 bits alone."""
+        part = ir.IntType(8 * size) if wide else i32
+        places = ir.VectorType(part, V if wide else 8)
+        moved = vector if wide else ir.VectorType(ir.FloatType(), 8)
+        kind = ("sf" if size == 4 else "df") + ".512"
+        name = f"llvm.x86.avx512.permvar.{kind}" if wide else "llvm.x86.avx2.permps"
+        word = b.zext(word, part) if part.width == 64 else b.mul(word, i32(places.count // V))
+        one = b.insert_element(ir.Constant(places, ir.Undefined), word, i32(0))
+        alike = b.shuffle_vector(one, one, ir.Constant(ir.VectorType(i32, places.count), [0] * places.count))
+        function = b.module.declare_intrinsic(name, (), ir.FunctionType(moved, [moved, places]))
+        v = b.call(function, [b.bitcast(v, moved), b.xor(alike, ir.Constant(places, list(range(places.count))))])
+        return b.bitcast(v, vector)
+
+    return by_instruction if wide or (V * size == 32 and "+avx2" in features) else by_bits

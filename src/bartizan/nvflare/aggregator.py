@@ -25,6 +25,7 @@ from bartizan.errors import server_problem
 from bartizan.judge.client_reports import SizePolicy, median_metrics
 from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.judge.round_outcome import RoundOutcome
+from bartizan.measure.sketches import named
 from bartizan.nvflare.job_record import write_record
 from bartizan.nvflare.running_job import RunningJob
 from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
@@ -273,7 +274,7 @@ class RobustAggregator(ModelAggregator):
         line: dict[str, Any] = {"round": now.round, "weights": now.weights, "sizes": sizes}
         line |= {"quarantined": now.quarantined, "failed": now.failed, "refused": now.refused or None}
         if (result := now.result) is not None:
-            line |= {"n_byzantine": result.n_byzantine, "sketch": repr(result.sketch), "seed": str(result.seed)}
+            line |= {"n_byzantine": result.n_byzantine, **named(result.sketch), "seed": str(result.seed)}
         self._rounds.append(line)
         folder = self._job.result_folder(self.fl_ctx)
         if folder is not None:

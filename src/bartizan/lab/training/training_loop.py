@@ -36,7 +36,7 @@ from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
 from bartizan.measure import Exact
 from bartizan.measure.geometry import Geometry
-from bartizan.measure.sketches import Norms
+from bartizan.measure.sketches import Norms, named
 from bartizan.rules import Rule
 from bartizan.source import Aggregation
 from bartizan.updates import parse_updates
@@ -176,7 +176,7 @@ class Training:
         who = self.population.taking_part(t)
         evaluated = t % self.experiment.evaluation.every == 0 or t == self.experiment.rounds
         seed = round_seed(self.experiment.seed, "projection", t)
-        line: dict[str, Any] = {"round": t, "clients": who, "seed": str(seed), "sketch": repr(self.sketch)}
+        line: dict[str, Any] = {"round": t, "clients": who, "seed": str(seed), **named(self.sketch)}
         (aggregator, note, rows, trusted, loss), train = machine.timed(
             lambda: self._client_updates(who, t), self.device
         )
@@ -291,7 +291,7 @@ class Training:
         return {
             "weights": result.weights,
             "quarantined": {str(who[row]): why for row, why in result.quarantined.items()},
-            "sketch": repr(result.sketch),
+            **named(result.sketch),
             "norm": norm,
             "step": self.server.step(result.update),
         }
