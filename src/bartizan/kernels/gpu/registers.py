@@ -3,8 +3,8 @@
 A block of k coordinates is a table of N sub-blocks x L lanes. G warps work on a row: each of them reads the whole
 block (all but the first find it in L1) and makes the NC = N / G mixed sub-blocks that are its own, so that a thread
 holds no more than 64 numbers and their 64 sums. A warp holds all lanes of its sub-blocks, REP x 32 threads x VEC
-neighbours, so that a rotation never leaves it: neighbours turn by selects, threads by one shuffle per number. Lanes that
-are swapped before the mixing are loaded from where they lie, all but a thread's neighbours, which selects put in order.
+neighbours, so that a rotation never leaves it: neighbours turn by selects, threads by one shuffle per number. Lanes
+that are swapped before the mixing are loaded from where they lie; selects put a thread's neighbours in order.
 
 While a block is mixed each warp's own part of the next one is on its way into registers (EARLY), which then hold 64
 numbers more and are full. A prefetch of the whole next block into L2 was tried, and cost more than it gave.
