@@ -334,7 +334,7 @@ def test_a_run_does_not_go_on_with_other_files_of_the_same_name(made, message, t
 
 def test_a_run_does_not_go_on_with_another_version_of_its_sketch(tmp_path, monkeypatch):
     monkeypatch.setattr(Rotated, "version", 1)
-    experiment = SMALL.with_settings(["rounds=3", "sketch=rotated"])
+    experiment = SMALL.with_settings(["rounds=3", "sketch.name=rotated"])
     run_until(1, experiment, tmp_path / "run")
     monkeypatch.undo()
     with pytest.raises(AnotherRunError, match="with version 1 of its sketch, here 2: seeds draw other projections"):

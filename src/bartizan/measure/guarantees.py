@@ -56,9 +56,9 @@ def pairwise_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1
 
     .. math:: k = \lceil 2 \ln(M (M+1) T / \delta) \, / \, (\epsilon^2/2 - \epsilon^3/3) \rceil
 
-    A union bound over Achlioptas' tail (2003, section 5), proven for Gaussian entries and for s = 1 and 3. `Rotated`
-    leaves this range more often for vectors of a few coordinates. Enough for rules that compare distances (Krum, NNM,
-    MDA); the span is more than its pairs, so what a weighted sum of clients does is not promised.
+    A union bound over Achlioptas' tail (2003, section 5), proven for Gaussian entries and for s = 1 and 3, not for
+    `Rotated`. Enough for rules that compare distances (Krum, NNM, MDA); the span is more than its pairs, so what a
+    weighted sum of clients does is not promised.
 
     >>> pairwise_dimension(1000, eps=0.2, delta=0.05, rounds=100)
     2472

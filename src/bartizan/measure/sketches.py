@@ -215,8 +215,8 @@ class Rotated(Projection):
 
     with :math:`E_b` the block's coordinates. One block alone is mapped isometrically; errors come only from blocks
     that meet. The subspace embedding theorem as the paper states it is not proven, and neither is the bound for pairs:
-    a few coordinates have heavier tails than under a Gaussian matrix. For what is proven, what is measured and what an
-    attacker can guess see `docs/explanation/sketches.md`.
+    vectors of a few coordinates have heavier far tails than under a Gaussian matrix. For what is proven, what is
+    measured and what an attacker can guess see `docs/explanation/sketches.md`.
 
     >>> x = np.random.default_rng(0).normal(size=(2, 10_000))
     >>> y = Rotated(k=4096)(x, seed=1)
