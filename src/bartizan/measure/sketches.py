@@ -213,7 +213,8 @@ class Rotated(Projection):
     that meet. Neither the subspace embedding theorem nor the bound for pairs holds: the span of one whole lane of two
     blocks loses a vector in a fifth of the seeds (mixing=32), and vectors in it have heavier tails than under a
     Gaussian matrix. For what is proven, what is measured and what an attacker can guess see
-    `docs/explanation/sketches.md`.
+    `docs/explanation/sketches.md`; `bartizan.sketch.guarantee` returns the promise of a round (the span, on a
+    condition or with more mixing; by default only norms, which are exact).
 
     >>> x = np.random.default_rng(0).normal(size=(2, 10_000))
     >>> y = Rotated(k=4096)(x, seed=1)
@@ -260,6 +261,7 @@ class Achlioptas(Projection):
 
     After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions per
     coordinate (512 at the paper's k=4096, s=8): a reference to compare `Rotated` with.
+    `bartizan.sketch.guarantee` returns what it is proven to keep of spans and pairs, for every s.
 
     >>> np.unique(Achlioptas(k=64, s=4)([[1.0]], seed=1)).tolist()
     [-0.25, 0.0, 0.25]
@@ -286,6 +288,8 @@ class Achlioptas(Projection):
 @dataclass(frozen=True)
 class Gaussian(Projection):
     """Independent entries N(0, 1/k), for which the embedding theorem holds, at k multiplications per coordinate.
+
+    `bartizan.sketch.guarantee` returns what it keeps of spans and pairs.
 
     >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
     (1, 16)
