@@ -1,4 +1,4 @@
-"""What a sketch is proven to keep of the span of a round's updates, and of its pairs.
+"""Guarantees of a sketch for the span of a round's updates and for its pairs: the part of squared lengths that is kept.
 
 The theorem for `Rotated` and its proof are in the documentation of the theory.
 """
