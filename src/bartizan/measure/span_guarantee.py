@@ -29,13 +29,13 @@ class Guarantee:
     """Least parts of a squared length that a sketch keeps, in all rounds at once; 0 where nothing is proven."""
 
     span: float
-    """For all weighted sums of the clients: geometric median, MCA, and the bound on the aggregation error."""
+    """The part kept of all weighted sums of the clients: geometric median, MCA, and the bound on the error."""
     pairs: float
-    """For the clients' distances and norms: enough for rules that compare distances."""
+    """The part kept of the clients' distances and norms: enough for rules that compare distances."""
 
     @property
     def promise(self) -> str:
-        """What is proven: "span", "pairs", or "norms", which are computed without the sketch."""
+        """The largest set that is proven to be kept: "span", "pairs", or "norms", which are computed without the sketch."""
         return "span" if self.span >= LEAST_PART else "pairs" if self.pairs >= LEAST_PART else "norms"
 
     @property
