@@ -213,13 +213,15 @@ class Rotated(Projection):
     that meet. Neither the subspace embedding theorem nor the bound for pairs holds: the span of one whole lane of two
     blocks loses a vector in a fifth of the seeds (mixing=32), and vectors in it have heavier tails than under a
     Gaussian matrix. For what is proven, what is measured and what an attacker can guess see
-    `docs/explanation/sketches.md`; `bartizan.sketch.guarantee` returns the promise of a round (the span, on a
-    condition or with more mixing; by default only norms, which are exact).
+    `docs/explanation/sketches.md`.
 
     >>> x = np.random.default_rng(0).normal(size=(2, 10_000))
     >>> y = Rotated(k=4096)(x, seed=1)
     >>> bool(0.9 < np.sum((y[0] - y[1])**2) / np.sum((x[0] - x[1])**2) < 1.1)
     True
+
+    `bartizan.sketch.guarantee` returns what is proven of a round: the span and pairs on a condition or with more
+    mixing; for every span at the default mixing only norms, which are exact.
     """
 
     k: int = 4096

@@ -35,7 +35,7 @@ class Guarantee:
 
     @property
     def promise(self) -> str:
-        """The largest set that is proven to be kept: "span", "pairs", or "norms", which are computed without the sketch."""
+        """The largest set that is proven to be kept: "span", "pairs", or "norms", which need no sketch."""
         return "span" if self.span >= LEAST_PART else "pairs" if self.pairs >= LEAST_PART else "norms"
 
     @property
