@@ -24,6 +24,7 @@ def parts() -> dict[str, str]:
     return {
         **{f"theory_{name}": part.table(kept(f"theory-{name}")) for name, part in PARTS.items()},
         "guarantees": guarantees(),
+        "promises": promises(),
         "collisions": collisions(),
         "crossover": crossover.crossover_table(kept("crossover")),
         "spans": tails.spans_table(kept("tails-spans")),
@@ -61,6 +62,28 @@ def guarantees() -> str:
         except ValueError:
             row["eps of the span"] = "no guarantee"
         rows.append(row | {"k for the span to 0.5": sketch.embedding_dimension(M, 0.5, DELTA, ROUNDS)})
+    return table_of(rows)
+
+
+def promises() -> str:
+    """Return the part of squared lengths that a sketch is proven to keep, by sketch and number of clients."""
+    cases: list[tuple[sketch.Sketch, str, tuple[float, float] | None]] = [
+        (sketch.Gaussian(K), "every span", None),
+        (sketch.Achlioptas(K, 8), "every span", None),
+        (sketch.Rotated(K), "every span", None),
+        (sketch.Rotated(K), "if rho <= 1.2", (1.2, 1.05)),
+        (sketch.Rotated(4 * K), "if rho <= 1.2", (1.2, 1.05)),
+        (sketch.Rotated(4 * K, 512), "every span", None),
+        (sketch.Rotated(4 * K, 4096), "every span", None),
+    ]
+    rows: list[dict[str, Any]] = []
+    for one, supposing, spread in cases:
+        row: dict[str, Any] = {"sketch": f"`{one}`", "for": supposing}
+        for M in (10, 50, 200):
+            found = sketch.guarantee(one, M, DELTA, ROUNDS, spread=spread)
+            row[f"span, M = {M}"] = f"{found.span:.2f}" if found.promise == "span" else "-"
+            row[f"pairs, M = {M}"] = f"{found.pairs:.2f}" if found.promise != "norms" else "-"
+        rows.append(row)
     return table_of(rows)
 
 

@@ -44,6 +44,7 @@ PAGES = (
     DOCS / "reference" / "models.md",
     DOCS / "explanation" / "campaign.md",
     DOCS / "theory.md",
+    DOCS / "explanation" / "measured-bounds.md",
     DOCS / "explanation" / "sketches.md",
     DOCS / "explanation" / "adaptive.md",
     DOCS / "explanation" / "scaling.md",

@@ -222,6 +222,9 @@ class Rotated(Projection):
     >>> y = Rotated(k=4096)(x, seed=1)
     >>> bool(0.9 < np.sum((y[0] - y[1])**2) / np.sum((x[0] - x[1])**2) < 1.1)
     True
+
+    `bartizan.sketch.guarantee` returns what is proven of a round: the span and pairs on a condition or with more
+    mixing; for every span at the default mixing only norms, which are exact.
     """
 
     version: ClassVar[int] = 2  # 1 did not swap lanes
@@ -265,6 +268,7 @@ class Achlioptas(Projection):
 
     After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions per
     coordinate (512 at the paper's k=4096, s=8): a reference to compare `Rotated` with.
+    `bartizan.sketch.guarantee` returns what it is proven to keep of spans and pairs, for every s.
 
     >>> np.unique(Achlioptas(k=64, s=4)([[1.0]], seed=1)).tolist()
     [-0.25, 0.0, 0.25]
@@ -291,6 +295,8 @@ class Achlioptas(Projection):
 @dataclass(frozen=True)
 class Gaussian(Projection):
     """Independent entries N(0, 1/k), for which the embedding theorem holds, at k multiplications per coordinate.
+
+    `bartizan.sketch.guarantee` returns what it keeps of spans and pairs.
 
     >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
     (1, 16)
