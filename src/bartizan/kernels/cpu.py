@@ -1047,7 +1047,7 @@ def swapping(b, features, vector):
     wide = V * size == 64 and "+avx512f" in features
 
     def by_bits(v, word):
-        """In log2(V) steps, for any CPU."""
+        """Swap lanes in log2(V) steps, on any CPU."""
         for j in range(V.bit_length() - 1):
             odd = b.trunc(b.lshr(word, i32(j)), ir.IntType(1))
             neighbours = ir.Constant(ir.VectorType(i32, V), [i ^ 1 << j for i in range(V)])
