@@ -50,7 +50,6 @@ NO_PROBE: Probe = np.empty(0), np.empty((0, 0))
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 
-@IGNORE_OVERFLOW
 def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE) -> None:
     M, width = len(rows), rows.width
     if M > STRIPE_FROM_ROWS:
@@ -67,7 +66,7 @@ def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE)
         _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part], *probe)
 
     share(task, parts, threads)
-    out += sums.sum(axis=0)[:M, :M]
+    _add_grams(sums, out)
 
 
 def _gram_of_many(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
@@ -99,24 +98,20 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
     _dots(rows, np.full(len(rows), len(rows) - 1), origin, out)
 
 
-@IGNORE_OVERFLOW
 def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     parts = -(-rows.width // UNIT)
     sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
     share_range(partial(_dot_parts, rows.table, others, like, about, sums), sums.size, threads)
-    for part in range(parts):
-        out += sums[:, part]
+    _add_parts(sums, out)
 
 
-@IGNORE_OVERFLOW
 def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
     """Add the squared norms as `squared_norms` does, to the bit, and write the probe's products in the same pass."""
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     sums, like = np.empty((len(rows), -(-rows.width // UNIT))), np.empty(0, rows.dtype)
     share_range(partial(_probe_parts, rows.table, like, about, *probe, sums), sums.size, threads)
-    for part in range(sums.shape[1]):
-        out += sums[:, part]
+    _add_parts(sums, out)
 
 
 def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
@@ -212,7 +207,6 @@ def copied(rows: Rows, out: Array) -> None:
     share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(out.size))
 
 
-@IGNORE_OVERFLOW
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     (M, k), about, like = out.shape, _only_read(origin), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
@@ -222,10 +216,11 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
     sums, squares = out[:, None] if at_once else np.zeros((M, parts, k)), np.empty((M, parts))
     rotate = partial(rotation_of(k, mixing), rows.table, unit, like, about, words, sums, squares)
     share_range(rotate, squares.size, _threads(M * rows.width))
-    for part in range(parts):
-        if not at_once:
-            out += sums[:, part]
-        norms += squares[:, part]
+    if not at_once:
+        with IGNORE_OVERFLOW:
+            for part in range(parts):
+                out += sums[:, part]
+    _add_parts(squares, norms)
 
 
 def rotation_words(key: Array, block: int, n_blocks: int, k: int, mixing: int) -> Array:
@@ -702,6 +697,25 @@ def _add_tiles(typing_context, tiles, weights, m, total):
         return context.get_dummy_value()
 
     return types.void(tiles, weights, m, total), generate
+
+
+@njit(cache=True, nogil=True)
+def _add_parts(sums, out):
+    """Add the parts of each row's sum in their order; numba, unlike NumPy, warns of no overflow."""
+    for m in range(len(out)):
+        for part in range(sums.shape[1]):
+            out[m] += sums[m, part]
+
+
+@njit(cache=True, nogil=True)
+def _add_grams(sums, out):
+    """Add the sum of Gram matrices, without their padding."""
+    for i in range(len(out)):
+        for j in range(len(out)):
+            total = 0.0
+            for part in range(len(sums)):
+                total += sums[part, i, j]
+            out[i, j] += total
 
 
 @njit(cache=True, nogil=True)

@@ -71,7 +71,7 @@ class MeasuredPoints:
     centre: int
     about_centre: Floats | None = None  # from a second pass, where digits were short
 
-    @cached_property
+    @property
     def n_clients(self) -> int:
         return len(self.distances[0])
 
@@ -161,7 +161,7 @@ class Geometry:
     history: tuple[float, ...] = ()
     unit: float = 1.0
 
-    @cached_property
+    @property
     def n_clients(self) -> int:
         return len(self.sizes)
 

@@ -213,8 +213,9 @@ def are_parts(values: object) -> bool:
     """Return whether this is an array of floats >= 0, not NaN, whose rows have sums of at most 1 up to rounding."""
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or not values.ndim or not values.size:
         return False
-    sums = values.sum() if values.ndim == 1 else values.sum(axis=-1).max()
-    return bool(values.min() >= 0 and sums <= 1 + 1e-6)  # False for NaN
+    sums = np.add.reduce(values, axis=-1)
+    largest = sums if values.ndim == 1 else sums.max()
+    return bool(np.minimum.reduce(values, axis=None) >= 0 and largest <= 1 + 1e-6)  # False for NaN
 
 
 def warn_unless(reached: bool, rule: Rule) -> None:

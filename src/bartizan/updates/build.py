@@ -135,8 +135,8 @@ def _add_noise(noise: Noise, floats: Sequence[Any], layout: Layout, like: Any) -
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
     """sum_m w_m x_m + (1 - sum_m w_m) reference."""
-    rest, chosen = rest_of(weights), np.flatnonzero(weights)
-    single = int(chosen[0]) if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest else None
+    rest = rest_of(weights)
+    single = int(weights.argmax()) if np.count_nonzero(weights) == 1 and weights.max() == 1 and not rest else None
     if on_device(clients.rows):
         if single is not None:
             return tuple(array.clone() for array in clients.rows.arrays[single])
@@ -151,20 +151,19 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
 
 def rest_of(weights: Floats) -> float:
     """1 minus the sum of the weights, 0 if that is rounding: the weight of the reference."""
-    rest = 1 - weights.sum()
+    rest = 1 - np.add.reduce(weights)
     return float(rest) if abs(rest) > 1e-12 else 0.0
 
 
 def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple[Any, ...]:
     """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read."""
-    chosen = np.flatnonzero(weights)
-    if not len(chosen):
-        chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
-    written = HostRows.of([out], clients.layout)
-    read = clients.rows if len(chosen) == len(clients.rows) else clients.rows.take(chosen)
+    read, written = clients.rows, HostRows.of([out], clients.layout)
+    if np.count_nonzero(weights) < len(weights):
+        chosen = np.flatnonzero(weights) if weights.any() else np.array([0])  # else the reference, or zero
+        read, weights = read.take(chosen), weights[chosen]
     for start, rows, origin in clients.blocks(read):
         part = written.part(start, start + rows.width)
-        rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
+        rows.kernels.weighted_sum(rows, weights, rest, origin, part)
         if clients.column_pass.spare is not None:
             clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
     return out.floats
