@@ -36,6 +36,7 @@ GRAM_PARTS_FROM_NUMBERS = 2**17  # from which on a Gram matrix is summed in part
 STRIPS_PER_TASK, MIN_TASKS, MAX_TASKS = 32, 4, 64  # of such a sum
 STRIPE_FROM_ROWS = 256  # above it a strip of all rows is larger than the caches, and rows are multiplied by stripes
 STRIPE_ROWS, CACHED_ROWS = 128, 16  # of a stripe, and those of it that stay in the first cache
+MAX_OWN_FACTORS = 0.5  # of all factors of a mixing, for which it pays to sum once what its rows share
 BAND_STRIPS = 256  # that are walked together
 PREFETCH_NUMBERS = 1024  # by which a weighted sum asks for a row's numbers before it reads them
 LINE_BYTES, PREFETCH_LINES = 64, 64  # of a cache line; lines of other rows that are asked for ahead
@@ -114,10 +115,16 @@ def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) ->
     _add_parts(sums, out)
 
 
-def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
+def weighted_sum(
+    rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows, norms: Floats | None = None
+) -> None:
+    """Write the weighted sum; in the same read add the rows' squared norms about the origin to `norms`, if given."""
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
-    share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table), n_tiles, threads)
+    squares = None if norms is None else np.empty((len(rows), n_tiles))
+    share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table, squares), n_tiles, threads)
+    if norms is not None:
+        _add_parts(squares, norms)
 
 
 def median(rows: Rows, sizes: Floats, out: Rows) -> None:
@@ -158,18 +165,34 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 
 
 def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
-    (R, M), mixing = mixing.shape, np.ascontiguousarray(mixing)
+    (R, M), mixing, alike = mixing.shape, np.ascontiguousarray(mixing), _alike(mixing)
 
     def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
         _fill_strip(rows.table, start + low, width, own, values)
         rows.show(start + low, values[: M * width], out.shape[1] - low)
-        order.mix(mixing, values, width, mixtures)
+        if alike is None:
+            order.mix(mixing, values, width, mixtures)
+        else:
+            order.mix_alike(*alike, values, width, mixtures)
         part = out[:, low : low + width]
         part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
         if origin is not None:
             part += rest[:, None] * origin[start + low : start + low + part.shape[1]]
 
     _share_strips(mix, out.shape[1], (1, rows.dtype), (M + -M % 4, FLOAT64), (R + -R % 4, FLOAT64))
+
+
+def _alike(mixing: Floats) -> tuple[Floats, Array, Array, Floats] | None:
+    """Return what most mixtures share, and where each differs, for `order.mix_alike`; None where they share too little.
+
+    A client that most mixtures leave out is no part of what they share, so a distant one takes no digits of theirs.
+    """
+    shared = np.where(2 * np.count_nonzero(mixing, axis=0) > len(mixing), mixing.max(axis=0), 0.0)
+    own = mixing - shared
+    counts = np.count_nonzero(own, axis=1)
+    if counts.sum() > MAX_OWN_FACTORS * mixing.size:
+        return None
+    return shared, np.append(0, np.cumsum(counts)), np.nonzero(own)[1], own[own != 0]
 
 
 def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
@@ -217,7 +240,7 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
     rotate = partial(rotation_of(k, mixing), rows.table, unit, like, about, words, sums, squares)
     share_range(rotate, squares.size, _threads(M * rows.width))
     if not at_once:
-        with IGNORE_OVERFLOW:
+        with np.errstate(over="ignore", invalid="ignore"):
             for part in range(parts):
                 out += sums[:, part]
     _add_parts(squares, norms)
@@ -661,8 +684,8 @@ def _axpy(weight, x, out):
 
 
 @intrinsic
-def _add_tiles(typing_context, tiles, weights, m, total):
-    """Add some rows' tiles to the sum, by their weights from the m-th on.
+def _add_tiles(typing_context, tiles, weights, m, total, squares):
+    """Add some rows' tiles to the sum, by their weights from the m-th on; write their squared norms, if wanted.
 
     CPUs predict the reads of a tile only after its first numbers, so each number is prefetched 4 or 8 KiB ahead: at the
     end of a tile, the next one's first numbers.
@@ -682,21 +705,31 @@ def _add_tiles(typing_context, tiles, weights, m, total):
         by = [b.load(b.gep(first, [i64(i)])) for i in range(tiles.count)]
         by = [b.insert_element(ir.Constant(wide, ir.Undefined), w, i64(0)) for w in by]
         by = [b.shuffle_vector(w, w, ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)) for w in by]
-        size = context.get_abi_sizeof(rows[0].type.pointee)
+        size, zero, norms = context.get_abi_sizeof(rows[0].type.pointee), ir.Constant(wide, [0.0] * 8), []
+        if squares != types.none:
+            norms = [cgutils.alloca_once_value(b, zero) for _ in rows]
         with cgutils.for_range_slice(b, i64(0), i64(TILE), i64(64 // size), i64) as (line, _):
             for row in rows:
                 emit_prefetch(b, b.gep(row, [b.add(line, i64(PREFETCH_NUMBERS))]))
             for i in (b.add(line, i64(at)) for at in range(0, 64 // size, 8)):
                 place = vector(out, i)
                 added = b.load(place, align=8)
-                for row, w in zip(rows, by, strict=True):
+                for n, (row, w) in enumerate(zip(rows, by, strict=True)):
                     x = b.load(vector(row, i), align=size)
                     x = x if size == 8 else b.fpext(x, wide)
                     added = b.fadd(added, b.fmul(w, x, flags=["contract"]), flags=["contract"])
+                    if norms:
+                        square = b.fadd(b.load(norms[n]), b.fmul(x, x, flags=["contract"]), flags=["contract"])
+                        b.store(square, norms[n])
                 b.store(added, place, align=8)
+        for n, norm in enumerate(norms):
+            numbers = [b.extract_element(b.load(norm), ir.IntType(32)(i)) for i in range(8)]
+            while len(numbers) > 1:
+                numbers = [b.fadd(*numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
+            b.store(numbers[0], b.gep(data(squares, arguments[4]), [i64(n)]))
         return context.get_dummy_value()
 
-    return types.void(tiles, weights, m, total), generate
+    return types.void(tiles, weights, m, total, squares), generate
 
 
 @njit(cache=True, nogil=True)
@@ -761,9 +794,9 @@ def add_strip(values, factors, out):
 
 
 @njit(cache=True, nogil=True)
-def _sum_part(rows, like, weights, rest, origin, out, first, last):
+def _sum_part(rows, like, weights, rest, origin, out, squares, first, last):
     M = len(weights)
-    scratch, total = np.empty((4, TILE), like.dtype), np.empty(TILE)
+    scratch, total, four = np.empty((4, TILE), like.dtype), np.empty(TILE), np.empty(4)
     for t in range(first, last):
         low = t * TILE
         for i in range(u64(TILE)):
@@ -771,11 +804,21 @@ def _sum_part(rows, like, weights, rest, origin, out, first, last):
         for m in range(0, M - 3, 4):
             a, b = tile(rows, m, low, None, scratch[0]), tile(rows, m + 1, low, None, scratch[1])
             c, d = tile(rows, m + 2, low, None, scratch[2]), tile(rows, m + 3, low, None, scratch[3])
-            _add_tiles((a, b, c, d), weights, m, total)
+            if squares is None:
+                _add_tiles((a, b, c, d), weights, m, total, None)
+            else:
+                _add_tiles((a, b, c, d), weights, m, total, four)
+                for i in range(4):
+                    squares[m + i, t] = four[i]
         for m in range(M - M % 4, M):
             _axpy(weights[m], tile(rows, m, low, None, scratch[0]), total)
+            if squares is not None:
+                squares[m, t] = _square(tile(rows, m, low, None, scratch[0]))
         if origin is not None and rest != 0.0:
             _axpy(rest, origin[low : low + TILE], total)
+        if origin is not None and squares is not None:
+            for m in range(M):  # once more, from the cache
+                squares[m, t] = _square(tile(rows, m, low, origin, scratch[0]))
         _put(out, low, total)
 
 

@@ -49,6 +49,8 @@ class Robust:
     needs_trusted = False  # whether an update that the server trusts must be given
     needs_distances = True  # False where norms are enough, which cost one read of the updates
 
+    weighs_by_size = False  # True where each client's weight is its share of the data, whatever it sent
+
     def max_byzantine(self) -> int | None:
         """Return how many Byzantine clients are tolerated; None where no number is fixed beforehand."""
         return getattr(self, "n_byzantine", None)

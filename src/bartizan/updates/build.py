@@ -90,14 +90,17 @@ def combine(
     then: ColumnFunction | None = None,
     noise: Noise | None = None,
     check: Callable[[Sequence[Any]], None] | None = None,
+    floats: Sequence[Any] | None = None,
 ) -> Any:
     """Return the weighted sum of the clients, or a column function of them; integer entries by the weights' median.
 
-    `check` takes the floats, and may raise an exception; noise is added to them after it.
+    `check` takes the floats, and may raise an exception; noise is added to them after it. `floats` is the weighted sum
+    where it is known.
     """
     if clients.column_pass.watched:
         clients.column_pass.begin("combine")
-    floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
+    if floats is None:
+        floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
     if check is not None:
         check(floats)
     return _built(clients, floats, weights, noise)
@@ -155,15 +158,28 @@ def rest_of(weights: Floats) -> float:
     return float(rest) if abs(rest) > 1e-12 else 0.0
 
 
-def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple[Any, ...]:
-    """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read."""
+def sum_and_norms(clients: Updates, weights: Floats) -> tuple[tuple[Any, ...], Floats]:
+    """Return the weighted sum of clients in host memory, and their squared norms about the reference, in one read."""
+    norms = np.zeros(len(clients))
+    return write_sum(clients, weights, 0.0, _empty_result(clients), norms), norms
+
+
+def write_sum(
+    clients: Updates, weights: Floats, rest: float, out: Row, norms: Floats | None = None
+) -> tuple[Any, ...]:
+    """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read.
+
+    Their squared norms about the reference are added to `norms`, if given.
+    """
+    from bartizan.kernels import cpu
+
     read, written = clients.rows, HostRows.of([out], clients.layout)
     if np.count_nonzero(weights) < len(weights):
         chosen = np.flatnonzero(weights) if weights.any() else np.array([0])  # else the reference, or zero
         read, weights = read.take(chosen), weights[chosen]
     for start, rows, origin in clients.blocks(read):
         part = written.part(start, start + rows.width)
-        rows.kernels.weighted_sum(rows, weights, rest, origin, part)
+        cpu.weighted_sum(rows, weights, rest, origin, part, norms)
         if clients.column_pass.spare is not None:
             clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
     return out.floats

@@ -106,13 +106,16 @@ class HostRows:
         arrays = [row.floats for row in rows]
         pointers, steps, codes = zip(*map(_place, chain.from_iterable(arrays)), strict=True)
         shape = len(arrays), len(arrays[0])
+        dtype = FLOAT64 if DOUBLE in codes else FLOAT32
+        plain = shape[1] == 1 and set(codes) == {CODES[dtype]} and set(steps) == {dtype.itemsize}
         table = Table(
             np.array(pointers).reshape(shape),
             np.array(steps).reshape(shape),
             layout.ends,
             np.array(codes, np.uint8).reshape(shape),
+            *((0, 0) if plain else (-1, -1)),
         )
-        return cls(table, FLOAT64 if DOUBLE in codes else FLOAT32, arrays, needs_copy=0 in steps)
+        return cls(table, dtype, arrays, needs_copy=0 in steps)
 
     @classmethod
     def of_matrix(cls, x: Array) -> HostRows | None:
