@@ -11,7 +11,6 @@ from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, positive
 
-
 TOLERANCE = 1e-13  # of an eigenvalue
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError
 from bartizan.measure import Sketch
-from bartizan._util.types import Floats
 from bartizan.measure.client_sizes import client_sizes, shares_of, sizes_of
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import ColumnSketch, exact_is_faster, settled

@@ -164,9 +164,7 @@ def sum_and_norms(clients: Updates, weights: Floats) -> tuple[tuple[Any, ...], F
     return write_sum(clients, weights, 0.0, _empty_result(clients), norms), norms
 
 
-def write_sum(
-    clients: Updates, weights: Floats, rest: float, out: Row, norms: Floats | None = None
-) -> tuple[Any, ...]:
+def write_sum(clients: Updates, weights: Floats, rest: float, out: Row, norms: Floats | None = None) -> tuple[Any, ...]:
     """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read.
 
     Their squared norms about the reference are added to `norms`, if given.
