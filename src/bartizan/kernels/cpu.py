@@ -23,7 +23,7 @@ from bartizan.kernels import compiling, reference
 from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
 from bartizan.kernels import sorting_networks as networks
-from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, Table, address_of, unit_of
+from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Mixing, Rows, Table, address_of, unit_of
 
 compiling.register()
 
@@ -36,7 +36,7 @@ GRAM_PARTS_FROM_NUMBERS = 2**17  # from which on a Gram matrix is summed in part
 STRIPS_PER_TASK, MIN_TASKS, MAX_TASKS = 32, 4, 64  # of such a sum
 STRIPE_FROM_ROWS = 256  # above it a strip of all rows is larger than the caches, and rows are multiplied by stripes
 STRIPE_ROWS, CACHED_ROWS = 128, 16  # of a stripe, and those of it that stay in the first cache
-MAX_OWN_FACTORS = 0.5  # of all factors of a mixing, for which it pays to sum once what its rows share
+MAX_OWN_FACTORS = 0.5  # of a mixing's factors, up to which it pays to sum once what its rows share
 BAND_STRIPS = 256  # that are walked together
 PREFETCH_NUMBERS = 1024  # by which a weighted sum asks for a row's numbers before it reads them
 LINE_BYTES, PREFETCH_LINES = 64, 64  # of a cache line; lines of other rows that are asked for ahead
@@ -140,46 +140,78 @@ def meamed(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
 
 
 def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) -> None:
-    M, table, to, dtype = len(rows), rows.table, out.table, rows.dtype
-    if (sizes == sizes[0]).all():
-        comparators = networks.comparators(kind, M, f)
+    by_size = None if (sizes == sizes[0]).all() else np.argsort(sizes, kind="stable")
+    M, to, n_owners = len(sizes), out.table, 0 if by_size is None else len(sizes)
+    if rows.mixing is None:
+        fill, padded, dtype, buffers = _strips_of(rows, by_size), M, rows.dtype, [(1, rows.dtype)]
+    else:
+        # Of two values at the border MeaMed, and sizes, decide by rounding: they mix as they always did.
+        alike = _alike(rows.mixing.factors) if by_size is None and kind != networks.MEAMED else None
+        fill, padded, dtype = _mixed_strips_of(rows, rows.mixing, rows.width, by_size, alike), M + -M % 4, FLOAT64
+        buffers = [(1, rows.dtype), (len(rows) + -len(rows) % 4, FLOAT64)]
+    comparators = networks.comparators(kind, M, f, by_sizes=by_size is not None)
+    ordered = sizes if by_size is None else sizes[by_size]
 
-        def reduce(low: int, width: int, own: Array, values: Array, result: Floats) -> None:
-            _fill_strip(table, low, width, own, values)
-            rows.show(low, values, rows.width - low)
-            order.reduce(values, width, comparators, kind, f, result)
-            _put_strip(to, low, result)
-
-        return _share_strips(reduce, rows.width, (1, dtype), (M, dtype), (1, FLOAT64))
-    by_size = np.argsort(sizes, kind="stable")
-    sizes, table = sizes[by_size], table.take(by_size)
-    comparators = networks.comparators(kind, M, f, by_sizes=True)
-
-    def reduce_by_sizes(low: int, width: int, own: Array, values: Array, owners: Array, result: Floats) -> None:
-        _fill_strip(table, low, width, own, values)
-        rows.show(low, values, rows.width - low, by_size)
-        order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
+    def reduce(low: int, width: int, result: Floats, values: Array, owners: Array, *own: Array) -> None:
+        fill(low, width, values, *own)
+        if by_size is None:
+            order.reduce(values[: M * width], width, comparators, kind, f, result)
+        else:
+            order.reduce_by_sizes(values[: M * width], owners, ordered, width, comparators, kind, f, result)
         _put_strip(to, low, result)
 
-    return _share_strips(reduce_by_sizes, rows.width, (1, dtype), (M, dtype), (M, dtype), (1, FLOAT64))
+    _share_strips(reduce, rows.width, (1, FLOAT64), (padded, dtype), (n_owners, dtype), *buffers)
+
+
+def _strips_of(rows: Rows, by_size: Array | None) -> Callable[..., None]:
+    """Return a function that fills a strip with the rows, in this order."""
+    table = rows.table if by_size is None else rows.table.take(by_size)
+
+    def fill(low: int, width: int, values: Array, own: Array) -> None:
+        _fill_strip(table, low, width, own, values)
+        rows.show(low, values, rows.width - low, by_size)
+
+    return fill
+
+
+def _mixed_strips_of(
+    rows: Rows, mixing: Mixing, stop: int, by_size: Array | None = None, alike: Any = None, start: int = 0
+) -> Callable[..., None]:
+    """Return a function that fills a strip with mixtures of the rows, in this order; both are padded to fours of rows.
+
+    Columns are counted from `start` on, and are not used from `stop` on. `alike` is what the mixtures share, if any.
+    """
+    factors, rest, origin = mixing
+    if by_size is not None:
+        factors, rest = factors[by_size], rest[by_size]
+    (R, M), factors = factors.shape, np.ascontiguousarray(factors)
+
+    def fill(low: int, width: int, values: Floats, own: Array, sources: Floats) -> None:
+        low += start
+        _fill_strip(rows.table, low, width, own, sources)
+        rows.show(low, sources[: M * width], stop - low)
+        if alike is None:
+            order.mix(factors, sources, width, values)
+        else:
+            order.mix_alike(*alike, sources, width, values)
+        if origin is not None:
+            about = origin[low : low + width]
+            values.reshape(-1, width)[:R, : len(about)] += rest[:, None] * about
+
+    return fill
 
 
 def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
-    (R, M), mixing, alike = mixing.shape, np.ascontiguousarray(mixing), _alike(mixing)
+    (R, M), mixtures = mixing.shape, Mixing(mixing, rest, origin)
+    fill = _mixed_strips_of(rows, mixtures, start + out.shape[1], start=start)
 
-    def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
-        _fill_strip(rows.table, start + low, width, own, values)
-        rows.show(start + low, values[: M * width], out.shape[1] - low)
-        if alike is None:
-            order.mix(mixing, values, width, mixtures)
-        else:
-            order.mix_alike(*alike, values, width, mixtures)
+    def mix(low: int, width: int, values: Floats, own: Array, sources: Floats) -> None:
+        fill(low, width, values, own, sources)
         part = out[:, low : low + width]
-        part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
-        if origin is not None:
-            part += rest[:, None] * origin[start + low : start + low + part.shape[1]]
+        part[:] = values.reshape(-1, width)[:R, : part.shape[1]]
 
-    _share_strips(mix, out.shape[1], (1, rows.dtype), (M + -M % 4, FLOAT64), (R + -R % 4, FLOAT64))
+    buffers = (R + -R % 4, FLOAT64), (1, rows.dtype), (M + -M % 4, FLOAT64)
+    _share_strips(mix, out.shape[1], *buffers)
 
 
 def _alike(mixing: Floats) -> tuple[Floats, Array, Array, Floats] | None:

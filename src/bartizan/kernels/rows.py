@@ -55,6 +55,14 @@ class Table(NamedTuple):
         return self._replace(pointers=self.pointers[rows], steps=self.steps[rows], codes=self.codes[rows])
 
 
+class Mixing(NamedTuple):
+    """Mixtures of rows, each with its factors; what these lack of sum 1 is `rest`, and at the origin."""
+
+    factors: Array  # (R, M)
+    rest: Array  # (R,)
+    origin: Array | None
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of `width` numbers, one per client, anywhere in host memory; kernels read them as `dtype`."""
@@ -64,6 +72,8 @@ class Rows:
     owner: object  # keeps the memory alive while the addresses are in use
     seen: Seen | None = None
     """Called with the copies that order statistics and mixtures are made of."""
+    mixing: Mixing | None = None
+    """The mixtures of the rows that order statistics are taken of, instead of the rows."""
 
     @classmethod
     def of(cls, arrays: Sequence[Array] | Array) -> Rows:

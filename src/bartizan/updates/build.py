@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.rows import Mixing, Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Layout, Path, is_array, is_tensor, leaves_of, like_leaf, on_host, rebuild
@@ -203,19 +203,21 @@ def reduce_columns(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
     most = max(GRANULE, narrow // GRANULE * GRANULE) if mixing is None and kernel is None else None
     most = clients.column_pass.most(max(len(rows), M), 24, GRANULE, most)  # a number is read, mixed and reduced
     for start, block, origin in clients.blocks(rows, most=most):
-        for low in range(0, block.width, block.width if mixing is None else narrow):
+        if kernel is not None:
+            if mixing is not None:
+                assert isinstance(block, Rows)
+                block = replace(block, mixing=Mixing(mixing, rest, origin))
+            kernel(block, out=written.part(start, start + block.width))
+        step = block.width if mixing is None else narrow
+        for low in range(0, 0 if kernel is not None else block.width, step):
             part, high = block, block.width
             if mixing is not None:
                 high = min(low + narrow, block.width)
                 mixtures = np.empty((M, high - low))
                 block.kernels.mixed(block, mixing, rest, origin, low, mixtures)
                 part = Rows.of(mixtures)
-            to = written.part(start + low, start + high)
-            if kernel is not None:
-                kernel(part, out=to)
-            else:
-                result = Rows.of(np.asarray(then.reduce(np.asarray(part)), dtype=np.float64)[None])
-                cpu.weighted_sum(result, np.ones(1), 0.0, None, to)
+            result = Rows.of(np.asarray(then.reduce(np.asarray(part)), dtype=np.float64)[None])
+            cpu.weighted_sum(result, np.ones(1), 0.0, None, written.part(start + low, start + high))
         clients.column_pass.release(clients.layout, [out.floats], start, start + block.width)
     return out.floats
 
