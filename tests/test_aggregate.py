@@ -115,7 +115,7 @@ def test_bucketing_follows_the_rounds_seed():
         bz.Krum(2),
         bz.MultiKrum(2),
         bz.GeometricMedian(),
-        bz.CenteredClipping(radius=0.5, steps=2),
+        bz.CenteredClipping(0.5, 2),
         bz.ARC(2) >> bz.MDA(2),
     ],
     ids=repr,
