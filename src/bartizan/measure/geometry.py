@@ -160,7 +160,7 @@ class Geometry:
     history: tuple[float, ...] = ()
     unit: float = 1.0
 
-    @property
+    @cached_property
     def n_clients(self) -> int:
         return len(self.sizes)
 

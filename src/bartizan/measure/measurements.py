@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -51,7 +52,7 @@ class Measurements:
     def has_trusted(self) -> bool:
         return len(self.squared_norms) > len(self.clients)
 
-    @property
+    @cached_property
     def norms_only(self) -> bool:
         return self.sketches is not None and not self.sketches.shape[1]
 
