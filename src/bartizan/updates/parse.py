@@ -212,7 +212,7 @@ def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
 
 
 def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED, **points: Any) -> Updates:
-    """Return one update as `Updates` of one client, with the server's own `points`; ValueError if it holds no floats."""
+    """Return one update as `Updates` of one client, beside the server's own `points`; ValueError without floats."""
     if not parsed.layout.dim:
         raise ValueError(NO_FLOATS)
     return Updates(
