@@ -176,6 +176,7 @@ def write_sum(clients: Updates, weights: Floats, rest: float, out: Row, norms: F
         chosen = np.flatnonzero(weights) if weights.any() else np.array([0])  # else the reference, or zero
         read, weights = read.take(chosen), weights[chosen]
     for start, rows, origin in clients.blocks(read):
+        assert isinstance(rows, Rows)  # in host memory
         part = written.part(start, start + rows.width)
         cpu.weighted_sum(rows, weights, rest, origin, part, norms)
         if clients.column_pass.spare is not None:
