@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
 
 from bartizan.flower.replies import Model
 from bartizan.judge.round_outcome import RoundOutcome
@@ -19,7 +18,7 @@ from bartizan.sources.adapters.adapter_round import AdapterAggregation
 class NodesOutcome(RoundOutcome):
     """The outcome of a round, the metrics that the nodes sent, and the time that it took."""
 
-    contents: dict[int, RecordDict] = field(default_factory=dict)
+    contents: dict[int, Any] = field(default_factory=dict)
     """The replies' metrics, by node."""
     waiting: float = 0.0
     """Seconds from the request to the last reply, without those spent on reading replies."""

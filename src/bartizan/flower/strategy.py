@@ -277,7 +277,7 @@ class RobustStrategy(FedAvg):
 
         Nodes that never trained are not heard, unless nobody trains (`fraction_train=0`).
         """
-        found: dict[int, RecordDict] = {}
+        found: dict[int, Any] = {}
         failed: dict[int, str] = {}
         untrusted: set[int] = set()
         for reply in replies:
@@ -379,7 +379,7 @@ class RobustStrategy(FedAvg):
             return
         if self.sizes is not None:
             outcome.sizes[node] = size
-        kept = RecordDict() if quarantined else without_arrays(reply.content, self.train_metrics_aggr_fn)
+        kept = None if quarantined else without_arrays(reply.content, self.train_metrics_aggr_fn)
         outcome.contents[node] = kept
 
     def _on_send(self, messages: list[Message]) -> None:

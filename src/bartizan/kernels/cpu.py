@@ -23,7 +23,7 @@ from bartizan.kernels import compiling, reference
 from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
 from bartizan.kernels import sorting_networks as networks
-from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, Table, address_of, unit_of
+from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Mixing, Rows, Table, address_of, unit_of
 
 compiling.register()
 
@@ -36,6 +36,7 @@ GRAM_PARTS_FROM_NUMBERS = 2**17  # from which on a Gram matrix is summed in part
 STRIPS_PER_TASK, MIN_TASKS, MAX_TASKS = 32, 4, 64  # of such a sum
 STRIPE_FROM_ROWS = 256  # above it a strip of all rows is larger than the caches, and rows are multiplied by stripes
 STRIPE_ROWS, CACHED_ROWS = 128, 16  # of a stripe, and those of it that stay in the first cache
+MAX_OWN_FACTORS = 0.5  # of a mixing's factors, up to which it pays to sum once what its rows share
 BAND_STRIPS = 256  # that are walked together
 PREFETCH_NUMBERS = 1024  # by which a weighted sum asks for a row's numbers before it reads them
 LINE_BYTES, PREFETCH_LINES = 64, 64  # of a cache line; lines of other rows that are asked for ahead
@@ -50,7 +51,6 @@ NO_PROBE: Probe = np.empty(0), np.empty((0, 0))
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 
-@IGNORE_OVERFLOW
 def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE) -> None:
     M, width = len(rows), rows.width
     if M > STRIPE_FROM_ROWS:
@@ -67,7 +67,7 @@ def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE)
         _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part], *probe)
 
     share(task, parts, threads)
-    out += sums.sum(axis=0)[:M, :M]
+    _add_grams(sums, out)
 
 
 def _gram_of_many(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
@@ -99,30 +99,32 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
     _dots(rows, np.full(len(rows), len(rows) - 1), origin, out)
 
 
-@IGNORE_OVERFLOW
 def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     parts = -(-rows.width // UNIT)
     sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
     share_range(partial(_dot_parts, rows.table, others, like, about, sums), sums.size, threads)
-    for part in range(parts):
-        out += sums[:, part]
+    _add_parts(sums, out)
 
 
-@IGNORE_OVERFLOW
 def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
     """Add the squared norms as `squared_norms` does, to the bit, and write the probe's products in the same pass."""
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     sums, like = np.empty((len(rows), -(-rows.width // UNIT))), np.empty(0, rows.dtype)
     share_range(partial(_probe_parts, rows.table, like, about, *probe, sums), sums.size, threads)
-    for part in range(sums.shape[1]):
-        out += sums[:, part]
+    _add_parts(sums, out)
 
 
-def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
+def weighted_sum(
+    rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows, norms: Floats | None = None
+) -> None:
+    """Write the weighted sum; in the same read add the rows' squared norms about the origin to `norms`, if given."""
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
-    share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table), n_tiles, threads)
+    squares = None if norms is None else np.empty((len(rows), n_tiles))
+    share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table, squares), n_tiles, threads)
+    if norms is not None:
+        _add_parts(squares, norms)
 
 
 def median(rows: Rows, sizes: Floats, out: Rows) -> None:
@@ -138,43 +140,91 @@ def meamed(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
 
 
 def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) -> None:
-    M, table, to, dtype = len(rows), rows.table, out.table, rows.dtype
-    if (sizes == sizes[0]).all():
-        comparators = networks.comparators(kind, M, f)
+    by_size = None if (sizes == sizes[0]).all() else np.argsort(sizes, kind="stable")
+    M, to, n_owners = len(sizes), out.table, 0 if by_size is None else len(sizes)
+    if rows.mixing is None:
+        fill, padded, dtype, buffers = _strips_of(rows, by_size), M, rows.dtype, [(1, rows.dtype)]
+    else:
+        # Of two values at the border MeaMed, and sizes, decide by rounding: they mix as they always did.
+        alike = _alike(rows.mixing.factors) if by_size is None and kind != networks.MEAMED else None
+        fill, padded, dtype = _mixed_strips_of(rows, rows.mixing, rows.width, by_size, alike), M + -M % 4, FLOAT64
+        buffers = [(1, rows.dtype), (len(rows) + -len(rows) % 4, FLOAT64)]
+    comparators = networks.comparators(kind, M, f, by_sizes=by_size is not None)
+    ordered = sizes if by_size is None else sizes[by_size]
 
-        def reduce(low: int, width: int, own: Array, values: Array, result: Floats) -> None:
-            _fill_strip(table, low, width, own, values)
-            rows.show(low, values, rows.width - low)
-            order.reduce(values, width, comparators, kind, f, result)
-            _put_strip(to, low, result)
-
-        return _share_strips(reduce, rows.width, (1, dtype), (M, dtype), (1, FLOAT64))
-    by_size = np.argsort(sizes, kind="stable")
-    sizes, table = sizes[by_size], table.take(by_size)
-    comparators = networks.comparators(kind, M, f, by_sizes=True)
-
-    def reduce_by_sizes(low: int, width: int, own: Array, values: Array, owners: Array, result: Floats) -> None:
-        _fill_strip(table, low, width, own, values)
-        rows.show(low, values, rows.width - low, by_size)
-        order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
+    def reduce(low: int, width: int, result: Floats, values: Array, owners: Array, *own: Array) -> None:
+        fill(low, width, values, *own)
+        if by_size is None:
+            order.reduce(values[: M * width], width, comparators, kind, f, result)
+        else:
+            order.reduce_by_sizes(values[: M * width], owners, ordered, width, comparators, kind, f, result)
         _put_strip(to, low, result)
 
-    return _share_strips(reduce_by_sizes, rows.width, (1, dtype), (M, dtype), (M, dtype), (1, FLOAT64))
+    _share_strips(reduce, rows.width, (1, FLOAT64), (padded, dtype), (n_owners, dtype), *buffers)
+
+
+def _strips_of(rows: Rows, by_size: Array | None) -> Callable[..., None]:
+    """Return a function that fills a strip with the rows, in this order."""
+    table = rows.table if by_size is None else rows.table.take(by_size)
+
+    def fill(low: int, width: int, values: Array, own: Array) -> None:
+        _fill_strip(table, low, width, own, values)
+        rows.show(low, values, rows.width - low, by_size)
+
+    return fill
+
+
+def _mixed_strips_of(
+    rows: Rows, mixing: Mixing, stop: int, by_size: Array | None = None, alike: Any = None, start: int = 0
+) -> Callable[..., None]:
+    """Return a function that fills a strip with mixtures of the rows, in this order; both are padded to fours of rows.
+
+    Columns are counted from `start` on, and are not used from `stop` on. `alike` is what the mixtures share, if any.
+    """
+    factors, rest, origin = mixing
+    if by_size is not None:
+        factors, rest = factors[by_size], rest[by_size]
+    (R, M), factors = factors.shape, np.ascontiguousarray(factors)
+
+    def fill(low: int, width: int, values: Floats, own: Array, sources: Floats) -> None:
+        low += start
+        _fill_strip(rows.table, low, width, own, sources)
+        rows.show(low, sources[: M * width], stop - low)
+        if alike is None:
+            order.mix(factors, sources, width, values)
+        else:
+            order.mix_alike(*alike, sources, width, values)
+        if origin is not None:
+            about = origin[low : low + width]
+            values.reshape(-1, width)[:R, : len(about)] += rest[:, None] * about
+
+    return fill
 
 
 def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
-    (R, M), mixing = mixing.shape, np.ascontiguousarray(mixing)
+    (R, M), mixtures = mixing.shape, Mixing(mixing, rest, origin)
+    fill = _mixed_strips_of(rows, mixtures, start + out.shape[1], start=start)
 
-    def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
-        _fill_strip(rows.table, start + low, width, own, values)
-        rows.show(start + low, values[: M * width], out.shape[1] - low)
-        order.mix(mixing, values, width, mixtures)
+    def mix(low: int, width: int, values: Floats, own: Array, sources: Floats) -> None:
+        fill(low, width, values, own, sources)
         part = out[:, low : low + width]
-        part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
-        if origin is not None:
-            part += rest[:, None] * origin[start + low : start + low + part.shape[1]]
+        part[:] = values.reshape(-1, width)[:R, : part.shape[1]]
 
-    _share_strips(mix, out.shape[1], (1, rows.dtype), (M + -M % 4, FLOAT64), (R + -R % 4, FLOAT64))
+    buffers = (R + -R % 4, FLOAT64), (1, rows.dtype), (M + -M % 4, FLOAT64)
+    _share_strips(mix, out.shape[1], *buffers)
+
+
+def _alike(mixing: Floats) -> tuple[Floats, Array, Array, Floats] | None:
+    """Return what most mixtures share, and where each differs, for `order.mix_alike`; None where they share too little.
+
+    A client that most mixtures leave out is no part of what they share, so a distant one takes no digits of theirs.
+    """
+    shared = np.where(2 * np.count_nonzero(mixing, axis=0) > len(mixing), mixing.max(axis=0), 0.0)
+    own = mixing - shared
+    counts = np.count_nonzero(own, axis=1)
+    if counts.sum() > MAX_OWN_FACTORS * mixing.size:
+        return None
+    return shared, np.append(0, np.cumsum(counts)), np.nonzero(own)[1], own[own != 0]
 
 
 def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
@@ -212,7 +262,6 @@ def copied(rows: Rows, out: Array) -> None:
     share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(out.size))
 
 
-@IGNORE_OVERFLOW
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     (M, k), about, like = out.shape, _only_read(origin), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
@@ -222,10 +271,11 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
     sums, squares = out[:, None] if at_once else np.zeros((M, parts, k)), np.empty((M, parts))
     rotate = partial(rotation_of(k, mixing), rows.table, unit, like, about, words, sums, squares)
     share_range(rotate, squares.size, _threads(M * rows.width))
-    for part in range(parts):
-        if not at_once:
-            out += sums[:, part]
-        norms += squares[:, part]
+    if not at_once:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in range(parts):
+                out += sums[:, part]
+    _add_parts(squares, norms)
 
 
 def rotation_words(key: Array, block: int, n_blocks: int, k: int, mixing: int) -> Array:
@@ -666,8 +716,8 @@ def _axpy(weight, x, out):
 
 
 @intrinsic
-def _add_tiles(typing_context, tiles, weights, m, total):
-    """Add some rows' tiles to the sum, by their weights from the m-th on.
+def _add_tiles(typing_context, tiles, weights, m, total, squares):
+    """Add some rows' tiles to the sum, by their weights from the m-th on; write their squared norms, if wanted.
 
     CPUs predict the reads of a tile only after its first numbers, so each number is prefetched 4 or 8 KiB ahead: at the
     end of a tile, the next one's first numbers.
@@ -687,21 +737,50 @@ def _add_tiles(typing_context, tiles, weights, m, total):
         by = [b.load(b.gep(first, [i64(i)])) for i in range(tiles.count)]
         by = [b.insert_element(ir.Constant(wide, ir.Undefined), w, i64(0)) for w in by]
         by = [b.shuffle_vector(w, w, ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)) for w in by]
-        size = context.get_abi_sizeof(rows[0].type.pointee)
+        size, zero, norms = context.get_abi_sizeof(rows[0].type.pointee), ir.Constant(wide, [0.0] * 8), []
+        if squares != types.none:
+            norms = [cgutils.alloca_once_value(b, zero) for _ in rows]
         with cgutils.for_range_slice(b, i64(0), i64(TILE), i64(64 // size), i64) as (line, _):
             for row in rows:
                 emit_prefetch(b, b.gep(row, [b.add(line, i64(PREFETCH_NUMBERS))]))
             for i in (b.add(line, i64(at)) for at in range(0, 64 // size, 8)):
                 place = vector(out, i)
                 added = b.load(place, align=8)
-                for row, w in zip(rows, by, strict=True):
+                for n, (row, w) in enumerate(zip(rows, by, strict=True)):
                     x = b.load(vector(row, i), align=size)
                     x = x if size == 8 else b.fpext(x, wide)
                     added = b.fadd(added, b.fmul(w, x, flags=["contract"]), flags=["contract"])
+                    if norms:
+                        square = b.fadd(b.load(norms[n]), b.fmul(x, x, flags=["contract"]), flags=["contract"])
+                        b.store(square, norms[n])
                 b.store(added, place, align=8)
+        for n, norm in enumerate(norms):
+            numbers = [b.extract_element(b.load(norm), ir.IntType(32)(i)) for i in range(8)]
+            while len(numbers) > 1:
+                numbers = [b.fadd(*numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
+            b.store(numbers[0], b.gep(data(squares, arguments[4]), [i64(n)]))
         return context.get_dummy_value()
 
-    return types.void(tiles, weights, m, total), generate
+    return types.void(tiles, weights, m, total, squares), generate
+
+
+@njit(cache=True, nogil=True)
+def _add_parts(sums, out):
+    """Add the parts of each row's sum in their order; numba, unlike NumPy, warns of no overflow."""
+    for m in range(len(out)):
+        for part in range(sums.shape[1]):
+            out[m] += sums[m, part]
+
+
+@njit(cache=True, nogil=True)
+def _add_grams(sums, out):
+    """Add the sum of Gram matrices, without their padding."""
+    for i in range(len(out)):
+        for j in range(len(out)):
+            total = 0.0
+            for part in range(len(sums)):
+                total += sums[part, i, j]
+            out[i, j] += total
 
 
 @njit(cache=True, nogil=True)
@@ -747,9 +826,9 @@ def add_strip(values, factors, out):
 
 
 @njit(cache=True, nogil=True)
-def _sum_part(rows, like, weights, rest, origin, out, first, last):
+def _sum_part(rows, like, weights, rest, origin, out, squares, first, last):
     M = len(weights)
-    scratch, total = np.empty((4, TILE), like.dtype), np.empty(TILE)
+    scratch, total, four = np.empty((4, TILE), like.dtype), np.empty(TILE), np.empty(4)
     for t in range(first, last):
         low = t * TILE
         for i in range(u64(TILE)):
@@ -757,11 +836,21 @@ def _sum_part(rows, like, weights, rest, origin, out, first, last):
         for m in range(0, M - 3, 4):
             a, b = tile(rows, m, low, None, scratch[0]), tile(rows, m + 1, low, None, scratch[1])
             c, d = tile(rows, m + 2, low, None, scratch[2]), tile(rows, m + 3, low, None, scratch[3])
-            _add_tiles((a, b, c, d), weights, m, total)
+            if squares is None:
+                _add_tiles((a, b, c, d), weights, m, total, None)
+            else:
+                _add_tiles((a, b, c, d), weights, m, total, four)
+                for i in range(4):
+                    squares[m + i, t] = four[i]
         for m in range(M - M % 4, M):
             _axpy(weights[m], tile(rows, m, low, None, scratch[0]), total)
+            if squares is not None:
+                squares[m, t] = _square(tile(rows, m, low, None, scratch[0]))
         if origin is not None and rest != 0.0:
             _axpy(rest, origin[low : low + TILE], total)
+        if origin is not None and squares is not None:
+            for m in range(M):  # once more, from the cache
+                squares[m, t] = _square(tile(rows, m, low, origin, scratch[0]))
         _put(out, low, total)
 
 

@@ -54,11 +54,9 @@ class SiteRound(RoundOutcome):
     asked: set[str] = field(default_factory=set)
     rounds: dict[ParamsType, AnyRound] = field(default_factory=dict)
     metrics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    """The sites that are clients of one of the rounds."""
     closed: bool = False
-
-    @property
-    def seen(self) -> set[str]:
-        return {site for opened in self.rounds.values() for site in opened.clients}
 
 
 class RobustAggregator(ModelAggregator):
@@ -199,6 +197,7 @@ class RobustAggregator(ModelAggregator):
         except Exception as wrong:  # no room in `spill`, no memory: the site has failed, and the round goes on
             now.failed[site] = server_problem(wrong)
             return False
+        now.seen.add(site)
         if self.sizes is not None:
             now.sizes[site] = size
         now.metrics[site] = model.metrics if isinstance(model.metrics, dict) else {}
