@@ -124,7 +124,7 @@ class Round(Generic[U]):
         A call of `add` that is still running for this client then raises RuntimeError in its own thread: it came too
         late, and nothing of it enters the result.
         """
-        _check_id(client)
+        check_id(client)
         with self._changed:
             self._check_new(client, failing=True)
             self._adding.discard(client)
@@ -154,7 +154,7 @@ class Round(Generic[U]):
             raise TypeError(f"expected must be a list of clients' ids, got {quoted(expected)}.")
         expected = list(expected)
         for client in expected:
-            _check_id(client)
+            check_id(client)
         if deadline is not None and not (isinstance(deadline, Real) and deadline >= 0):
             raise ValueError(f"deadline must be a number of seconds, 0 or more, got {quoted(deadline)}.")
 
@@ -236,7 +236,7 @@ class Round(Generic[U]):
     @contextmanager
     def _begin_add(self, client: Any) -> Iterator[None]:
         """Mark a client as being added: it can't be added again, and `close` waits for it until its deadline."""
-        _check_id(client)
+        check_id(client)
         with self._changed:
             self._check_new(client)
             self._adding.add(client)
@@ -268,7 +268,8 @@ class Round(Generic[U]):
             return run(source, self._aggregator, history=self._history, recheck=recheck, watch=watch)
 
 
-def _check_id(client: Any) -> None:
+def check_id(client: Any) -> None:
+    """Raise TypeError or ValueError unless this can be the id of a client."""
     try:
         valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
     except TypeError:

@@ -43,7 +43,8 @@ class NodesOutcome(RoundOutcome):
         if self.result is not None:
             if self.result.n_byzantine is not None:
                 metrics["bartizan-n-byzantine"] = self.result.n_byzantine
-            metrics["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
+            if self.result.seed is not None:
+                metrics["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
         return metrics
 
     def line(self, model: Model) -> dict[str, Any]:

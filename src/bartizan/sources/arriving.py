@@ -75,7 +75,7 @@ class Arrivals:
             self._layouts = {}
         try:
             # Parsed only once: the client's own container may answer differently the next time.
-            parsed = parse_one(update, self._layouts)
+            parsed = update if type(update) is ParsedUpdate else parse_one(update, self._layouts)
         except Exception as error:  # a client's container may raise anything
             return StoredUpdate(None, size, reason=reason_of(error))
         layout, sketch = parsed.layout, self.probing if rewritable else self.sketch
@@ -91,6 +91,12 @@ class Arrivals:
         measured = sketch.measure(own, self.seed)
         fit = (own.rows.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(layout.widest)
         return StoredUpdate(parsed, size, layout, measured, rewritable, None if fit else own.fault(0))
+
+    def renewed(self, one: StoredUpdate) -> StoredUpdate:
+        """Return an update that may have been measured by another seed as measured by this one, from its bytes."""
+        if one.measured is None or one.measured.seed == self.seed:
+            return one
+        return self.measured(one.update, one.size, one.rewritable)
 
     def _points_like(self, parsed: ParsedUpdate, column_pass: ColumnPass) -> dict[str, Any]:
         """Return the reference and the trusted update in this layout, kept for the next client that has it."""
