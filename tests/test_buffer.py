@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -571,3 +575,101 @@ def test_a_quarantined_update_is_not_remembered():
         buffer.add(x[m], m)
     buffer.aggregate()
     assert sorted(buffer.remembered) == [1, 2, 3, 4, 5]
+
+
+# A server that is killed.
+
+
+def test_a_buffer_goes_on_from_its_folder_with_entries_memory_version_and_seeds(tmp_path):
+    x = numbers(n=12, dim=5000)
+    settings = {"remember": True, "sum_remembered": True, "recheck": False, "epoch": 3, "folder": tmp_path / "state"}
+    aggregator = bz.Aggregator(bz.GeometricMedian(), "rotated")
+    last = aggregator.buffer(3, **settings)
+    whole = aggregator.buffer(3, **settings | {"folder": None})
+    for t in range(4):
+        for m in range(3):
+            for buffer in (last, whole):
+                assert buffer.add({"w": torch.tensor(x[3 * t + m])}, f"client {m + t}", version=t, size=m + 1) is None
+        if t < 3:
+            last.aggregate(), whole.aggregate()
+        last._folder.close()  # as if its process had been killed: nothing else of it is used again
+        last = aggregator.buffer(3, **settings)
+        assert last.version == whole.version
+        assert last.clients == whole.clients
+        assert last.remembered == whole.remembered
+        assert "the same numbers before" in last.add({"w": torch.tensor(x[3 * t])}, f"client {t}", version=t)
+    assert [began for began, _ in last.seeds] == [0, 1, 2]
+    assert len({seed for _, seed in last.seeds}) == 3
+    out, same = last.aggregate(), whole.aggregate()
+    assert out.clients == same.clients
+    assert out.ages == same.ages
+    assert out.remembered == same.remembered
+    assert type(out.update["w"]) is torch.Tensor
+    # Weights by two seeds of a projection to 4096 numbers of updates whose distances differ by some per cent.
+    np.testing.assert_allclose(out.weights, same.weights, rtol=0.2)
+    files = {path.suffix for path in (tmp_path / "state").iterdir()}
+    assert files == {".json", ".safetensors"}
+    assert len(list((tmp_path / "state").iterdir())) == 2 * 6 + 1
+
+
+KILLED = """
+import sys, numpy as np, bartizan as bz
+from pathlib import Path
+folder, log = Path(sys.argv[1]), open(sys.argv[2], "a")
+buffer = bz.Aggregator(bz.Mean()).buffer(2, folder=folder, remember=3, staleness=None, sum_remembered=True)
+print("open", buffer.version, len(buffer), file=log, flush=True)
+for nth in range(10**6):
+    client = nth % 5
+    if buffer.add(np.full(1000, buffer.version * 5.0 + client + 1), client) is None:
+        print("added", buffer.version, client, file=log, flush=True)
+    if buffer.full:
+        out = buffer.aggregate()
+        print("judged", out.version, file=log, flush=True)
+"""
+
+
+def test_a_server_that_is_killed_at_any_time_loses_nothing_that_was_added(tmp_path):
+    log = tmp_path / "log"
+    for nth in range(6):
+        ran = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path / "state", log])
+        before = log.read_text().count("judged") if log.exists() else 0
+        while log.read_text().count("judged") < before + 3 + nth if log.exists() else True:
+            assert ran.poll() is None
+            time.sleep(0.01)
+        ran.send_signal(signal.SIGKILL)
+        ran.wait()
+    lines = [line.split() for line in log.read_text().splitlines() if line]
+    judged = [int(line[1]) for line in lines if line[0] == "judged"]
+    assert len(judged) == len(set(judged))  # none is made twice
+    assert len(judged) >= max(judged) + 1 - 6  # and at most that is lost which was under way
+    buffer = bz.Aggregator(bz.Mean()).buffer(
+        2, folder=tmp_path / "state", remember=3, staleness=None, sum_remembered=True
+    )
+    since = list(lines[max(n for n, line in enumerate(lines) if line[0] == "judged") :])
+    added = {int(line[2]) for line in since if line[0] == "added"}
+    assert added <= set(buffer.clients) | set(buffer.remembered)
+    assert len(list((tmp_path / "state").glob("*.safetensors"))) <= 3 + 5 + 1
+
+
+def test_a_folder_serves_one_process_and_one_rule(tmp_path):
+    buffer = bz.Aggregator(bz.Mean()).buffer(2, folder=tmp_path)
+    with pytest.raises(FileExistsError, match="Another process is at work"):
+        bz.Aggregator(bz.Mean()).buffer(2, folder=tmp_path)
+    with pytest.raises(TypeError, match="must be a text or a whole number with folder="):
+        buffer.add([1.0], (1, 2))
+    assert "its keys must be texts" in buffer.add({(1, 2): np.ones(3)}, 1)
+    assert buffer.add([1.0], 1) is None
+    buffer._folder.close()
+    with pytest.raises(ValueError, match=r"holds a buffer with rule Mean\(\), not GeometricMedian"):
+        bz.Aggregator(bz.GeometricMedian()).buffer(2, folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["state.json", "0000000000000001.json", "numbers"])
+def test_a_damaged_folder_is_named(tmp_path, name):
+    buffer = bz.Aggregator(bz.Mean()).buffer(1, folder=tmp_path)
+    buffer.add([1.0], "amy")
+    buffer._folder.close()
+    path = next(tmp_path.glob("*.safetensors")) if name == "numbers" else tmp_path / name
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"can't be read: .* Put back a copy"):
+        bz.Aggregator(bz.Mean()).buffer(1, folder=tmp_path)

@@ -256,6 +256,7 @@ class RoundOptions(TypedDict, total=False):
     history: tuple[float, ...]
     strict: bool
     spill: str | os.PathLike[str] | None
+    folder: str | os.PathLike[str] | None
     copy: bool
     memory: int | str | None
     recheck: bool

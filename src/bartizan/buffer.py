@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from itertools import islice
 from numbers import Real
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
-from bartizan._util.text import quoted
+from bartizan._util.text import quoted, short
 from bartizan.aggregate import run
 from bartizan.errors import BadClientError, NamedErrors, TooFewClientsError
 from bartizan.judge.judge import RECHECK_SKETCH
@@ -38,6 +38,7 @@ from bartizan.updates.spill import Spill
 
 if TYPE_CHECKING:
     from bartizan.aggregate import Aggregator
+    from bartizan.sources.update_folder import UpdateFolder
 
 U = TypeVar("U")
 MAX_FINGERPRINTS = 1024  # kept per client, of its last updates
@@ -72,6 +73,9 @@ class Buffer(Generic[U]):
         history: The `history` of the rule to begin with.
         strict: Raise BadClientError for an update that can't be taken.
         spill: A folder for the updates, instead of memory.
+        folder: A folder for the updates and the buffer's state, in which a server that was killed finds its entries and
+            its memory again, instead of `spill`. Clients' ids must then be texts or whole numbers. A judgement that was
+            under way is either made again or counts as made, so that no update enters the model twice.
         copy: Copy updates that stay in memory; without it they must not be written to.
         memory: The most memory for reading them, as in `aggregate`.
         recheck: Sketch the clients that a judgement uses again, by a seed that is drawn after the last of them came.
@@ -154,6 +158,12 @@ class Buffer(Generic[U]):
         self._models: dict[int, dict[Any, Any]] | None = None if model is None else {}
         self._spill = None if spill is None else Spill(spill)
         self._arrivals = self._new_arrivals()
+        self._folder: UpdateFolder | None = None
+        if folder is not None:
+            from bartizan.sources.update_folder import UpdateFolder
+
+            self._folder = UpdateFolder(Path(folder).expanduser())
+            self._resume(self._folder)
         if model is not None:
             self.publish(model)
 
@@ -169,6 +179,8 @@ class Buffer(Generic[U]):
         if not is_size(size):
             raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
         check_id(client)
+        if self._folder is not None:
+            self._folder.check_id(client)
         with self._changed:
             version = self.version if version is None else version
             reason = self._refusal(client, version)
@@ -304,6 +316,7 @@ class Buffer(Generic[U]):
         stored = arrivals.measured(held, size, False)
         if stored.reason is not None and self._strict:
             raise BadClientError(client, stored.reason)
+        kept = None
         if stored.layout is None:
             stored = replace(stored, update=Unreadable(stored.reason or ""))
         else:
@@ -313,14 +326,69 @@ class Buffer(Generic[U]):
             mark = None if change is None else mark or change
             if mark is not None and mark in self._fingerprints.get(client, ()):
                 return self._reject(client, "it has sent the same numbers before: an update counts once")
-            if self._spill is not None:
+            if self._folder is not None:
+                stored, kept = self._folder.keep(stored, client)
+            elif self._spill is not None:
                 stored = replace(stored, update=self._spill.keep(stored.update, client))
         with self._changed:
-            self._entries[client] = VersionedUpdate(stored, version)
             if mark is not None:
                 self._fingerprints.setdefault(client, deque(maxlen=MAX_FINGERPRINTS)).append(mark)
+            number = ""
+            if self._folder is not None and kept is not None:
+                about = {"size": size, "version": version, "fingerprints": list(self._fingerprints.get(client, ()))}
+                number = self._folder.add(kept, client=client, **about)
+            replaced = self._entries.get(client)
+            self._entries[client] = VersionedUpdate(stored, version, number)
             self._changed.notify_all()
+        if self._folder is not None and replaced is not None:
+            self._folder.remove(replaced.file)
         return stored.reason
+
+    def _resume(self, folder: UpdateFolder) -> None:
+        """Continue from a folder: what it holds is measured by a new seed."""
+        settings = {"rule": repr(self._aggregator.rule), "sketch": str(self._aggregator.sketch)}
+        self._state: dict[str, Any] = {"settings": settings}
+        state = folder.state() or {"settings": settings}
+        for name, value in settings.items():
+            if (found := state["settings"].get(name)) != value:
+                raise ValueError(
+                    f"{folder.folder} holds a buffer with {name} {short(found)}, not {value}. Take another folder."
+                )
+        self.version, self._history = state.get("version", 0), tuple(state.get("history", self._history))
+        self.seeds = [(began, int(seed)) for began, seed in state.get("seeds", ())]
+        began, seed = state.get("epoch", (0, ""))
+        if began < self.version:
+            self.seeds.append((began, int(seed)))
+        self._began, self._arrivals = self.version, self._new_arrivals()
+        used, remembered = state.get("used", ""), set(state.get("remembered", ()))
+        for number, update, about in folder.updates():
+            client, version, size = about["client"], about["version"], about["size"]
+            self._fingerprints[client] = deque(about["fingerprints"], maxlen=MAX_FINGERPRINTS)
+            if number <= used and number not in remembered:  # of a judgement
+                folder.remove(number)
+                continue
+            to = self._remembered if number in remembered else self._entries
+            if client in to:
+                folder.remove(to[client].file)
+            to[client] = VersionedUpdate(self._arrivals.measured(update, size, False), version, number)
+        self._save()
+
+    def _save(self, used: Iterable[str] = ()) -> None:
+        """Write the state of a buffer with a folder, then remove the updates that were used and are not remembered."""
+        if self._folder is None:
+            return
+        kept = {one.file for one in self._remembered.values()}
+        self._state |= {
+            "version": self.version,
+            "history": list(map(float, self._history)),
+            "seeds": [(began, str(seed)) for began, seed in self.seeds],
+            "epoch": (self._began, str(self._arrivals.seed)),
+            "used": max([self._state.get("used", ""), *used]),
+            "remembered": sorted(kept),
+        }
+        self._folder.save(self._state)
+        for number in set(used) - kept:
+            self._folder.remove(number)
 
     def _judged(
         self, taken: dict[Any, VersionedUpdate], rejected: dict[Any, str], out: Any, progress: Progress | None
@@ -351,15 +419,17 @@ class Buffer(Generic[U]):
             kind: type[BufferedAggregation[U]] = BufferedAggregation
             result = run(source, self._aggregator, history=self._history, recheck=recheck, watch=watch, result=kind)
         assert isinstance(result, BufferedAggregation)
-        return self._next_version(result, every, arrived.updates.layout, rejected)
+        return self._next_version(result, taken, every, arrived.updates.layout, rejected)
 
     def _next_version(
         self,
         result: BufferedAggregation[U],
+        taken: dict[Any, VersionedUpdate],
         judged: dict[Any, VersionedUpdate],
         layout: Layout,
         rejected: dict[Any, str],
     ) -> BufferedAggregation[U]:
+        used = [one.file for one in (*taken.values(), *self._remembered.values())]
         with self._changed:
             self._layout, self._history = layout, result.history
             self.version += 1
@@ -376,6 +446,7 @@ class Buffer(Generic[U]):
                 self.seeds.append((self._began, seed))
                 self._began, self._arrivals = self.version, self._new_arrivals()
             self._changed.notify_all()
+        self._save(used)
         secret = not ended and result.seed == seed
         return replace(result, seed=None if secret else result.seed, rejected=rejected)
 
