@@ -6,11 +6,12 @@ import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from numbers import Real
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bartizan._util.seeds import checked_seed, fresh_seed
@@ -138,7 +139,7 @@ class Buffer(Generic[U]):
                     "may all be in one buffer. Take a larger size, or remember=True."
                 ) from None
         self.size, self.max_staleness, self.max_age = size, max_staleness, max_age
-        self._aggregator, self._strict, self._copy, self._recheck = aggregator, strict, copy, recheck
+        self.aggregator, self._strict, self._copy, self._recheck = aggregator, strict, copy, recheck
         self._remember = MAX_REMEMBERED if remember is True else int(remember)
         self._sum_remembered, self._history = sum_remembered, history
         self._factors = factors_of(staleness, max(max_staleness, max_age))
@@ -241,7 +242,7 @@ class Buffer(Generic[U]):
         """Whether `size` clients have an entry, and the rule admits so many with those that are remembered."""
         with self._changed:
             known = len(self._entries.keys() | self._remembered.keys())
-            return len(self._entries) >= self.size and self._aggregator.rule.admits(known)
+            return len(self._entries) >= self.size and self.aggregator.rule.admits(known)
 
     @property
     def clients(self) -> tuple[Any, ...]:
@@ -266,11 +267,11 @@ class Buffer(Generic[U]):
 
     def __repr__(self) -> str:
         more = f", {len(self._remembered)} remembered" if self._remember else ""
-        return f"<Buffer of {self._aggregator!r}, version {self.version}, {len(self)} of {self.size} clients{more}>"
+        return f"<Buffer of {self.aggregator!r}, version {self.version}, {len(self)} of {self.size} clients{more}>"
 
     def _new_arrivals(self) -> Arrivals:
         """Begin an epoch: measure by a new seed."""
-        aggregator = self._aggregator
+        aggregator = self.aggregator
         if self._secret is None or not self.version:
             seed = fresh_seed() if self._secret is None else self._secret
         else:
@@ -344,9 +345,26 @@ class Buffer(Generic[U]):
             self._folder.remove(replaced.file)
         return stored.reason
 
+    def restore(
+        self,
+        version: int,
+        remembered: Mapping[Any, tuple[Any, int, float]] = MappingProxyType({}),
+        history: tuple[float, ...] = (),
+    ) -> None:
+        """Continue at a version with these remembered updates, each with its version and data size, and no entries.
+
+        For callers who keep a buffer's state themselves; `folder` does it otherwise.
+        """
+        self.version, self._began, self._history = version, version, history
+        self._arrivals, self._entries = self._new_arrivals(), {}
+        self._remembered = {
+            client: VersionedUpdate(self._arrivals.measured(update, size, False), own)
+            for client, (update, own, size) in remembered.items()
+        }
+
     def _resume(self, folder: UpdateFolder) -> None:
         """Continue from a folder: what it holds is measured by a new seed."""
-        settings = {"rule": repr(self._aggregator.rule), "sketch": str(self._aggregator.sketch)}
+        settings = {"rule": repr(self.aggregator.rule), "sketch": str(self.aggregator.sketch)}
         self._state: dict[str, Any] = {"settings": settings}
         state = folder.state() or {"settings": settings}
         for name, value in settings.items():
@@ -417,7 +435,7 @@ class Buffer(Generic[U]):
                 sum_remembered=self._sum_remembered,
             )
             kind: type[BufferedAggregation[U]] = BufferedAggregation
-            result = run(source, self._aggregator, history=self._history, recheck=recheck, watch=watch, result=kind)
+            result = run(source, self.aggregator, history=self._history, recheck=recheck, watch=watch, result=kind)
         assert isinstance(result, BufferedAggregation)
         return self._next_version(result, taken, every, arrived.updates.layout, rejected)
 

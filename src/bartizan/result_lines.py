@@ -70,6 +70,8 @@ class RoundLine(TypedDict):
     sizes: NotRequired[list[Number] | None]
     exact_weights: NotRequired[list[Number] | None]
     scores: NotRequired[list[Number] | None]
+    ages: NotRequired[list[Count] | None]
+    time: NotRequired[Number]
     quarantined: NotRequired[dict[str, str] | None]
     failed: NotRequired[dict[str, str] | None]
     n_byzantine: NotRequired[Count | None]

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from bartizan import sketch
-from studies.measurements import adaptive, crossover, example_attacks, few_sites, scaling, tails
+from studies.measurements import adaptive, buffered, crossover, example_attacks, few_sites, scaling, tails
 from studies.rows import RESULTS, kept
 from studies.tables import table_of
 from studies.theory.parts import PARTS
@@ -17,9 +17,9 @@ K, DELTA, ROUNDS = 4096, 0.05, 100
 
 def parts() -> dict[str, str]:
     """Return the tables by the names of their markers."""
-    sites, in_flower, in_nvflare = (
+    sites, in_buffers, in_flower, in_nvflare = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("few-sites", "example-attacks-flower", "example-attacks-nvflare")
+        for name in ("few-sites", "buffered", "example-attacks-flower", "example-attacks-nvflare")
     )
     return {
         **{f"theory_{name}": part.table(kept(f"theory-{name}")) for name, part in PARTS.items()},
@@ -36,6 +36,7 @@ def parts() -> dict[str, str]:
         "scale": table_of(kept("scaling")),
         "traffic": table_of(kept("traffic")),
         "adapter_errors": table_of(adapter_errors()),
+        "buffered": buffered.table(in_buffers),
         "few_sites": few_sites.table(sites),
         "example_flower": example_attacks.table(in_flower),
         "example_nvflare": example_attacks.table(in_nvflare),

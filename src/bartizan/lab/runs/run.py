@@ -90,11 +90,17 @@ def _train(
     from bartizan.lab.training.reproducible import deterministic
     from bartizan.lab.training.training_loop import Training
 
+    kind = Training
+    if experiment.server.buffer:
+        from bartizan.lab.training.virtual_time import BufferedTraining
+
+        kind = BufferedTraining
+
     saved = Checkpoint.load(folder) if before is not None else None
     before = None if saved is None else lines_of(saved, folder, experiment)
     device = Training.device_of(experiment)
     with deterministic(device, None if before is None else before.run.get("threads")):
-        training = Training(experiment, device)
+        training = kind(experiment, device)
         if before is not None:
             _require_same_data(training.population, before, folder)
             _require_same_weights(training.first.digest if training.first else None, before, folder)

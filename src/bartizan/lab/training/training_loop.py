@@ -183,6 +183,9 @@ class Training:
         notes = [*(self.first_notes if t == 1 else ()), note]
         line |= {"weights": None, "quarantined": {}, "seconds": {"train": train}, "loss": loss}
         line |= {"norm": None, "step": 0.0}
+        if self.experiment.clients.speed:  # the slowest client of each round sets its time
+            slowest = [self.population.durations[self.population.taking_part(u)].max() for u in range(1, t + 1)]
+            line["time"] = float(np.sum(slowest))
         given: dict[str, Any] = {"seed": seed, "trusted": trusted, "history": self.history, "sizes": self._sizes(who)}
         if self.server.last is not None:
             given["reference"] = self.server.last
