@@ -237,6 +237,11 @@ class Buffer(Generic[U]):
                     self._changed.notify_all()
                 raise
 
+    def close(self) -> None:
+        """Unlock the folder, if there is one: another process may go on with it."""
+        if self._folder is not None:
+            self._folder.close()
+
     @property
     def full(self) -> bool:
         """Whether `size` clients have an entry, and the rule admits so many with those that are remembered."""
