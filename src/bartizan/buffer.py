@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from itertools import islice
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.seeds import checked_seed
 from bartizan._util.stopwatch import Stopwatch
-from bartizan._util.text import quoted, short
+from bartizan._util.text import quoted
 from bartizan.aggregate import run
 from bartizan.errors import BadClientError, NamedErrors, TooFewClientsError
 from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.round import check_id, in_order
 from bartizan.sources.arriving import Arrivals, copied
+from bartizan.sources.buffer_state import BufferState
 from bartizan.sources.buffered import (
     BufferedAggregation,
     BufferedUpdates,
@@ -39,10 +37,8 @@ from bartizan.updates.spill import Spill
 
 if TYPE_CHECKING:
     from bartizan.aggregate import Aggregator
-    from bartizan.sources.update_folder import UpdateFolder
 
 U = TypeVar("U")
-MAX_FINGERPRINTS = 1024  # kept per client, of its last updates
 MAX_REMEMBERED = 10_000  # clients, under ``remember=True``
 
 
@@ -140,31 +136,23 @@ class Buffer(Generic[U]):
                 ) from None
         self.size, self.max_staleness, self.max_age = size, max_staleness, max_age
         self.aggregator, self._strict, self._copy, self._recheck = aggregator, strict, copy, recheck
-        self._remember = MAX_REMEMBERED if remember is True else int(remember)
-        self._sum_remembered, self._history = sum_remembered, history
+        self._remember, self._sum_remembered = MAX_REMEMBERED if remember is True else int(remember), sum_remembered
         self._factors = factors_of(staleness, max(max_staleness, max_age))
-        self._epoch, self._secret, self._memory_budget = epoch, None if seed is None else checked_seed(seed), memory
-        self.version = 0
-        """The version of the global model that `aggregate` has not moved yet: the number of judgements so far."""
-        self.seeds: list[tuple[int, int]] = []
-        """The seeds of ended epochs: the version of the first judgement by each, and the seed."""
-        self._began = 0  # the epoch's first version
         self._changed, self._judging = threading.Condition(), threading.Lock()
-        self._entries: dict[Any, VersionedUpdate] = {}
-        self._remembered: dict[Any, VersionedUpdate] = {}
         self._rejected: dict[Any, str] = {}
         self._adding: set[Any] = set()
-        self._fingerprints: dict[Any, deque[int]] = {}
         self._layout: Layout | None = None
         self._models: dict[int, dict[Any, Any]] | None = None if model is None else {}
         self._spill = None if spill is None else Spill(spill)
-        self._arrivals = self._new_arrivals()
-        self._folder: UpdateFolder | None = None
+        self._state = BufferState(
+            lambda seed: Arrivals(rule, aggregator.sketch, seed, {}, strict, memory),
+            None if seed is None else checked_seed(seed),
+            epoch,
+        )
+        self._state.history = history
         if folder is not None:
-            from bartizan.sources.update_folder import UpdateFolder
-
-            self._folder = UpdateFolder(Path(folder).expanduser())
-            self._resume(self._folder)
+            settings = {"rule": repr(rule), "sketch": str(aggregator.sketch)}
+            self._state.keep_in(Path(folder).expanduser(), settings)
         if model is not None:
             self.publish(model)
 
@@ -180,12 +168,12 @@ class Buffer(Generic[U]):
         if not is_size(size):
             raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
         check_id(client)
-        if self._folder is not None:
-            self._folder.check_id(client)
+        if self._state.folder is not None:
+            self._state.folder.check_id(client)
         with self._changed:
             version = self.version if version is None else version
             reason = self._refusal(client, version)
-            arrivals, model = self._arrivals, None if self._models is None else self._models.get(version)
+            arrivals, model = self._state.arrivals, None if self._models is None else self._models.get(version)
             if reason is None:
                 self._adding.add(client)
         if reason is not None:
@@ -226,63 +214,75 @@ class Buffer(Generic[U]):
             with self._changed:
                 if deadline is not None:
                     self._changed.wait_for(lambda: self.full, min(deadline, threading.TIMEOUT_MAX))
-                taken, self._entries = self._entries, {}
+                taken, self._state.entries = self._state.entries, {}
                 rejected, self._rejected = self._rejected, {}
             try:
                 return self._judged(taken, rejected, out, progress)
             except BaseException:
                 with self._changed:
-                    self._entries = taken | self._entries
+                    self._state.entries = taken | self._state.entries
                     self._rejected = rejected | self._rejected
                     self._changed.notify_all()
                 raise
 
     def close(self) -> None:
         """Unlock the folder, if there is one: another process may go on with it."""
-        if self._folder is not None:
-            self._folder.close()
+        if self._state.folder is not None:
+            self._state.folder.close()
+
+    def restore(
+        self,
+        version: int,
+        remembered: Mapping[Any, tuple[Any, int, float]] = MappingProxyType({}),
+        history: tuple[float, ...] = (),
+    ) -> None:
+        """Go on at a version with these updates in the memory, each with its version and data size, and no entries.
+
+        For callers who keep a buffer's state themselves; `folder` does it otherwise.
+        """
+        self._state.restore(version, remembered, history)
+
+    @property
+    def version(self) -> int:
+        """The version of the global model that `aggregate` moves next: the number of judgements so far."""
+        return self._state.version
+
+    @property
+    def seeds(self) -> list[tuple[int, int]]:
+        """The seeds of ended epochs: the version of the first judgement by each, and the seed."""
+        return list(self._state.seeds)
 
     @property
     def full(self) -> bool:
         """Whether `size` clients have an entry, and the rule admits so many with those that are remembered."""
         with self._changed:
-            known = len(self._entries.keys() | self._remembered.keys())
-            return len(self._entries) >= self.size and self.aggregator.rule.admits(known)
+            known = len(self._state.entries.keys() | self._state.remembered.keys())
+            return len(self._state.entries) >= self.size and self.aggregator.rule.admits(known)
 
     @property
     def clients(self) -> tuple[Any, ...]:
         """The clients that have an entry."""
         with self._changed:
-            return tuple(self._entries)
+            return tuple(self._state.entries)
 
     @property
     def remembered(self) -> dict[Any, int]:
         """The clients that are remembered, and the version that their last update was trained from."""
         with self._changed:
-            return {client: one.version for client, one in self._remembered.items()}
+            return {client: one.version for client, one in self._state.remembered.items()}
 
     @property
     def rejected(self) -> dict[Any, str]:
-        """Why the last update of a client was not taken, since the last judgement."""
+        """Reasons by client: its last update since the last judgement was not taken."""
         with self._changed:
             return dict(self._rejected)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._state.entries)
 
     def __repr__(self) -> str:
-        more = f", {len(self._remembered)} remembered" if self._remember else ""
+        more = f", {len(self._state.remembered)} remembered" if self._remember else ""
         return f"<Buffer of {self.aggregator!r}, version {self.version}, {len(self)} of {self.size} clients{more}>"
-
-    def _new_arrivals(self) -> Arrivals:
-        """Begin an epoch: measure by a new seed."""
-        aggregator = self.aggregator
-        if self._secret is None or not self.version:
-            seed = fresh_seed() if self._secret is None else self._secret
-        else:
-            digest = hashlib.blake2b(f"{self._secret} {self.version}".encode(), digest_size=16)
-            seed = int.from_bytes(digest.digest(), "little")
-        return Arrivals(aggregator.rule, aggregator.sketch, seed, {}, self._strict, self._memory_budget)
 
     def _refusal(self, client: Any, version: Any) -> str | None:
         """Return why an update of this client and version is not even read."""
@@ -294,7 +294,7 @@ class Buffer(Generic[U]):
             return f"the model of version {version} is not kept: it was not published"
         if client in self._adding:
             return "another update of this client is just being added"
-        known = self._entries.get(client) or self._remembered.get(client)
+        known = self._state.entries.get(client) or self._state.remembered.get(client)
         if known is not None and version < known.version:
             return f"it is of version {version}, and the client's last update of version {known.version}"
         return None
@@ -330,88 +330,16 @@ class Buffer(Generic[U]):
                 return self._reject(client, misfit)
             change = fingerprint(stored.update.leaves)
             mark = None if change is None else mark or change
-            if mark is not None and mark in self._fingerprints.get(client, ()):
+            if self._state.has_sent(client, mark):
                 return self._reject(client, "it has sent the same numbers before: an update counts once")
-            if self._folder is not None:
-                stored, kept = self._folder.keep(stored, client)
+            if self._state.folder is not None:
+                stored, kept = self._state.folder.keep(stored, client)
             elif self._spill is not None:
                 stored = replace(stored, update=self._spill.keep(stored.update, client))
         with self._changed:
-            if mark is not None:
-                self._fingerprints.setdefault(client, deque(maxlen=MAX_FINGERPRINTS)).append(mark)
-            number = ""
-            if self._folder is not None and kept is not None:
-                about = {"size": size, "version": version, "fingerprints": list(self._fingerprints.get(client, ()))}
-                number = self._folder.add(kept, client=client, **about)
-            replaced = self._entries.get(client)
-            self._entries[client] = VersionedUpdate(stored, version, number)
+            self._state.put(client, stored, version, mark, kept)
             self._changed.notify_all()
-        if self._folder is not None and replaced is not None:
-            self._folder.remove(replaced.file)
         return stored.reason
-
-    def restore(
-        self,
-        version: int,
-        remembered: Mapping[Any, tuple[Any, int, float]] = MappingProxyType({}),
-        history: tuple[float, ...] = (),
-    ) -> None:
-        """Continue at a version with these remembered updates, each with its version and data size, and no entries.
-
-        For callers who keep a buffer's state themselves; `folder` does it otherwise.
-        """
-        self.version, self._began, self._history = version, version, history
-        self._arrivals, self._entries = self._new_arrivals(), {}
-        self._remembered = {
-            client: VersionedUpdate(self._arrivals.measured(update, size, False), own)
-            for client, (update, own, size) in remembered.items()
-        }
-
-    def _resume(self, folder: UpdateFolder) -> None:
-        """Continue from a folder: what it holds is measured by a new seed."""
-        settings = {"rule": repr(self.aggregator.rule), "sketch": str(self.aggregator.sketch)}
-        self._state: dict[str, Any] = {"settings": settings}
-        state = folder.state() or {"settings": settings}
-        for name, value in settings.items():
-            if (found := state["settings"].get(name)) != value:
-                raise ValueError(
-                    f"{folder.folder} holds a buffer with {name} {short(found)}, not {value}. Take another folder."
-                )
-        self.version, self._history = state.get("version", 0), tuple(state.get("history", self._history))
-        self.seeds = [(began, int(seed)) for began, seed in state.get("seeds", ())]
-        began, seed = state.get("epoch", (0, ""))
-        if began < self.version:
-            self.seeds.append((began, int(seed)))
-        self._began, self._arrivals = self.version, self._new_arrivals()
-        used, remembered = state.get("used", ""), set(state.get("remembered", ()))
-        for number, update, about in folder.updates():
-            client, version, size = about["client"], about["version"], about["size"]
-            self._fingerprints[client] = deque(about["fingerprints"], maxlen=MAX_FINGERPRINTS)
-            if number <= used and number not in remembered:  # of a judgement
-                folder.remove(number)
-                continue
-            to = self._remembered if number in remembered else self._entries
-            if client in to:
-                folder.remove(to[client].file)
-            to[client] = VersionedUpdate(self._arrivals.measured(update, size, False), version, number)
-        self._save()
-
-    def _save(self, used: Iterable[str] = ()) -> None:
-        """Write the state of a buffer with a folder, then remove the updates that were used and are not remembered."""
-        if self._folder is None:
-            return
-        kept = {one.file for one in self._remembered.values()}
-        self._state |= {
-            "version": self.version,
-            "history": list(map(float, self._history)),
-            "seeds": [(began, str(seed)) for began, seed in self.seeds],
-            "epoch": (self._began, str(self._arrivals.seed)),
-            "used": max([self._state.get("used", ""), *used]),
-            "remembered": sorted(kept),
-        }
-        self._folder.save(self._state)
-        for number in set(used) - kept:
-            self._folder.remove(number)
 
     def _judged(
         self, taken: dict[Any, VersionedUpdate], rejected: dict[Any, str], out: Any, progress: Progress | None
@@ -422,56 +350,32 @@ class Buffer(Generic[U]):
         fresh = {client: one for client, one in taken.items() if client not in old}
         if not fresh:
             raise TooFewClientsError("No client's update was added since the last judgement.")
-        with self._changed:
-            absent = {client: one for client, one in self._remembered.items() if client not in fresh}
-        arrivals = self._arrivals  # changed here alone
-        every = {client: replace(one, stored=arrivals.renewed(one.stored)) for client, one in (absent | fresh).items()}
+        absent = {client: one for client, one in self._state.remembered.items() if client not in fresh}
+        every = {client: self._state.renewed(one) for client, one in (absent | fresh).items()}
         ids = in_order(list(every))
         entries = [every[client] for client in ids]
         recheck = RECHECK_SKETCH if self._recheck else None
         with NamedErrors(ids, {}):
-            arrived = arrivals.source([one.stored for one in entries], ids, {}, recheck, out, progress)
+            stored = [one.stored for one in entries]
+            arrived = self._state.arrivals.source(stored, ids, {}, recheck, out, progress)
             source = BufferedUpdates(
                 arrived,
-                entries,
+                [self.version - one.version for one in entries],
                 self._factors,
                 [client in absent for client in ids],
                 self.version,
                 sum_remembered=self._sum_remembered,
             )
             kind: type[BufferedAggregation[U]] = BufferedAggregation
-            result = run(source, self.aggregator, history=self._history, recheck=recheck, watch=watch, result=kind)
+            history = self._state.history
+            result = run(source, self.aggregator, history=history, recheck=recheck, watch=watch, result=kind)
         assert isinstance(result, BufferedAggregation)
-        return self._next_version(result, taken, every, arrived.updates.layout, rejected)
-
-    def _next_version(
-        self,
-        result: BufferedAggregation[U],
-        taken: dict[Any, VersionedUpdate],
-        judged: dict[Any, VersionedUpdate],
-        layout: Layout,
-        rejected: dict[Any, str],
-    ) -> BufferedAggregation[U]:
-        used = [one.file for one in (*taken.values(), *self._remembered.values())]
         with self._changed:
-            self._layout, self._history = layout, result.history
-            self.version += 1
-            if self._remember:
-                kept = {client: one for client, one in judged.items() if client not in result.quarantined}
-                newest = sorted(kept.items(), key=lambda item: -item[1].version)  # stable: ties in the order of ids
-                kept = dict(islice(newest, self._remember))
-                self._remembered = {
-                    client: one for client, one in kept.items() if self.version - one.version <= self.max_age
-                }
-            seed = self._arrivals.seed
-            ended = self.version - self._began >= self._epoch
-            if ended:
-                self.seeds.append((self._began, seed))
-                self._began, self._arrivals = self.version, self._new_arrivals()
+            judged = {client: every[client] for client in ids}
+            seed = self._state.next_version(result, judged, taken.values(), self._remember, self.max_age)
+            self._layout = arrived.updates.layout
             self._changed.notify_all()
-        self._save(used)
-        secret = not ended and result.seed == seed
-        return replace(result, seed=None if secret else result.seed, rejected=rejected)
+        return replace(result, seed=seed, rejected=rejected)
 
 
 def _is_whole(value: Any, least: int) -> bool:

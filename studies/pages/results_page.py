@@ -50,6 +50,7 @@ PAGES = (
     DOCS / "explanation" / "scaling.md",
     DOCS / "guides" / "adapters.md",
     DOCS / "guides" / "distributed.md",
+    DOCS / "guides" / "buffered.md",
     DOCS / "guides" / "few-sites.md",
     DOCS / "flower.md",
     DOCS / "nvflare.md",

@@ -20,6 +20,8 @@ BUFFERED = SMALL.with_settings(["server.buffer=7", "clients.speed=10", "rule.nam
         ["server.remember=judge", "clients.participation=0.3", "server.buffer=2"],
         ["server.remember=sum", "server.staleness=none", "clients.worker_momentum=0.9"],
         ["attack.name=label-flip"],
+        ["attack.name=send-old", "attack.age=2", "server.remember=judge"],
+        ["attack.name=wait-and-strike", "attack.start=3"],
         ["sketch.name=exact", "attack.name=observer", "rule.name=multi-krum"],
     ],
     ids=" ".join,
@@ -66,6 +68,15 @@ def test_remembered_clients_take_part_and_only_if_wanted_in_the_sum(tmp_path):
         assert len(last["clients"]) > 4
         old = np.array(last["ages"]) > 0
         assert (np.array(last["weights"])[old].sum() > 0) == (how == "sum")
+
+
+def test_attackers_who_flood_are_in_each_judgement_once(tmp_path):
+    recorded = run(BUFFERED.with_settings(["attack.name=flood", "rounds=12"]), tmp_path)
+    attackers = set(recorded.run["byzantine"])
+    for line in recorded.rounds:
+        assert attackers <= set(line["clients"])
+        assert len(line["clients"]) == 7
+    assert recorded.end["last"] > 0.3
 
 
 @pytest.mark.parametrize(

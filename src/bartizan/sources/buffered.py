@@ -38,11 +38,11 @@ class BufferedAggregation(Aggregation[U]):
     version: int = 0
     """The model version that the update is for: the number of judgements before this one."""
     ages: tuple[int, ...] = ()
-    """How many versions old each client's update was."""
+    """Age of each client's update, in versions."""
     remembered: frozenset[Any] = frozenset()
     """Clients that sent nothing since the last judgement, and took part with their last update."""
     rejected: dict[Any, str] = field(default_factory=dict)
-    """Why the last update of a client was not taken since the last judgement: too old, sent before, of another form."""
+    """Reasons by client: an update since the last judgement was too old, sent before or of another form."""
 
     @classmethod
     def of(cls, combined: Combined, judgement: Judgement, roster: Roster, seconds: dict[str, float]) -> Self:
@@ -56,7 +56,7 @@ class BufferedUpdates(ArrivedUpdates):
     def __init__(
         self,
         arrived: ArrivedUpdates,
-        entries: Sequence[VersionedUpdate],
+        ages: Sequence[int],
         factors: Sequence[float],
         remembered: Sequence[bool],
         version: int,
@@ -65,7 +65,7 @@ class BufferedUpdates(ArrivedUpdates):
     ) -> None:
         super().__init__(arrived.updates, arrived.roster, arrived.arrivals, arrived.stored)
         self.version, self.sum_remembered = version, sum_remembered
-        self.ages = tuple(version - one.version for one in entries)
+        self.ages = tuple(ages)
         self.factors = np.array([factors[age] for age in self.ages])
         self.remembered = np.array(remembered)
 

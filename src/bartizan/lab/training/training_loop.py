@@ -41,6 +41,8 @@ from bartizan.rules import Rule
 from bartizan.source import Aggregation
 from bartizan.updates import parse_updates
 
+MAX_EARLIER = 100  # rounds whose honest means an attack may send again
+
 
 class _RoundInput(NamedTuple):
     """The input of the server in a round; no updates if no honest client takes part."""
@@ -106,6 +108,8 @@ class Training:
         published = self.attack is not None and "published" in needs(self.attack)
         self.initial = self.server.weights.clone() if published else None
         self.history: tuple[float, ...] = ()
+        self.earlier: list[Tensor] = []
+        """The honest means of the last rounds with attackers, if the attack needs them."""
         self.diverged = False
         self._warm_up()
 
@@ -162,13 +166,15 @@ class Training:
         }
 
     def state(self) -> tuple[dict[str, Any], tuple[float, ...], bool, dict[str, Any]]:
-        return self.server.state_dict(), self.history, self.diverged, self.clients.state_dict()
+        clients = self.clients.state_dict() | ({"earlier": self.earlier} if self.earlier else {})
+        return self.server.state_dict(), self.history, self.diverged, clients
 
     def restore(
         self, server: dict[str, Any], history: tuple[float, ...], diverged: bool, clients: dict[str, Any]
     ) -> None:
         self.server.load_state_dict(server)
         self.clients.load_state_dict(clients)
+        self.earlier = list(clients.get("earlier", ()))
         self.history, self.diverged = history, diverged
 
     def round(self, t: int) -> dict[str, Any]:
@@ -270,9 +276,13 @@ class Training:
             "leaked_seed": seeds[-1],
             "past_seeds": tuple(seeds[:-1]),
             "published": None if self.initial is None else self.initial - self.server.weights,
+            "now": t,
+            "earlier": tuple(self._weights_or_changes(mean) for mean in self.earlier),
         }
         rng = reproducible.generator(seed, "attack", t)
         known = {name: one for name, one in known.items() if name in wanted}
+        if "earlier" in wanted:
+            self.earlier = [*self.earlier, mean][-MAX_EARLIER:]
         sent: Tensor = self.attack(self._weights_or_changes(honest), len(attackers), rng, **known)
         return self._weights_or_changes(sent)
 
