@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -235,12 +235,13 @@ class Buffer(Generic[U]):
         version: int,
         remembered: Mapping[Any, tuple[Any, int, float]] = MappingProxyType({}),
         history: tuple[float, ...] = (),
+        fingerprints: Mapping[Any, Iterable[int]] = MappingProxyType({}),
     ) -> None:
         """Go on at a version with these updates in the memory, each with its version and data size, and no entries.
 
         For callers who keep a buffer's state themselves; `folder` does it otherwise.
         """
-        self._state.restore(version, remembered, history)
+        self._state.restore(version, remembered, history, fingerprints)
 
     @property
     def version(self) -> int:
@@ -270,6 +271,12 @@ class Buffer(Generic[U]):
         """The clients that are remembered, and the version that their last update was trained from."""
         with self._changed:
             return {client: one.version for client, one in self._state.remembered.items()}
+
+    @property
+    def fingerprints(self) -> dict[Any, list[int]]:
+        """Checksums of each client's last updates, by which those that are sent again are known."""
+        with self._changed:
+            return {client: list(marks) for client, marks in self._state.fingerprints.items()}
 
     @property
     def rejected(self) -> dict[Any, str]:

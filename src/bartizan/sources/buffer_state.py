@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.text import short
 from bartizan.sources.arriving import Arrivals, StoredUpdate
 from bartizan.sources.buffered import BufferedAggregation, VersionedUpdate
-from bartizan.sources.update_folder import KeptUpdate, UpdateFolder
+
+if TYPE_CHECKING:
+    from bartizan.sources.update_folder import KeptUpdate, UpdateFolder
 
 MAX_FINGERPRINTS = 1024  # kept per client, of its last updates
 
@@ -81,9 +83,14 @@ class BufferState:
         return None if result.seed == seed and not ended else result.seed
 
     def restore(
-        self, version: int, remembered: Mapping[Any, tuple[Any, int, float]], history: tuple[float, ...]
+        self,
+        version: int,
+        remembered: Mapping[Any, tuple[Any, int, float]],
+        history: tuple[float, ...],
+        fingerprints: Mapping[Any, Iterable[int]],
     ) -> None:
         """Go on at a version with these updates in the memory, each with its version and data size, and no entries."""
+        self.fingerprints = {client: deque(marks, MAX_FINGERPRINTS) for client, marks in fingerprints.items()}
         self.version, self.history, self.entries = version, history, {}
         self._begin_epoch()
         self.remembered = {
@@ -93,6 +100,8 @@ class BufferState:
 
     def keep_in(self, folder: Path, settings: dict[str, str]) -> None:
         """Keep the state in a folder, and go on from what is there: a new epoch measures it again."""
+        from bartizan.sources.update_folder import UpdateFolder
+
         self.folder = UpdateFolder(folder)
         saved = self.folder.state() or {"settings": settings}
         for name, value in settings.items():

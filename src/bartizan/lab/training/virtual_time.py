@@ -54,6 +54,7 @@ class BufferedTraining(Training):
             "done": self.done,
             "working": work,
             "kept": self.kept,
+            "fingerprints": self.buffer.fingerprints,
         }
         return server, history, diverged, clients
 
@@ -64,7 +65,7 @@ class BufferedTraining(Training):
         self.now, self.groups = float(clients["now"]), int(clients["groups"])
         self.working = [Work(*one) for one in clients["working"]]
         self.kept, self.done = dict(clients["kept"]), list(clients["done"])
-        self.buffer.restore(int(clients["version"]), self.kept, history)
+        self.buffer.restore(int(clients["version"]), self.kept, history, clients["fingerprints"])
 
     def round(self, t: int) -> dict[str, Any]:
         """Let time pass until the buffer is full and judge it; return the fields of the line."""
@@ -76,11 +77,13 @@ class BufferedTraining(Training):
         size = dict.fromkeys(sent, 1.0) if sizes is None else {client: float(sizes[client]) for client in sent}
         for client, (update, version) in sorted(sent.items()):
             self.buffer.add(update, client, version=version, size=size[client])
+        taken = {client: (*sent[client], size[client]) for client in self.buffer.clients}
         try:
             result, spent = machine.timed(self.buffer.aggregate, self.device)
         except TooFewClientsError as refused:
             self.server.skip()
-            self.buffer.restore(self.buffer.version, self.kept, self.history)  # without the entries, as of a round
+            fingerprints = self.buffer.fingerprints
+            self.buffer.restore(self.buffer.version, self.kept, self.history, fingerprints)  # without the entries
             line["quarantined"] = {str(client): why for client, why in refused.quarantined.items()}
             notes.append(f"The judgement was refused and the model kept: {refused.problem}")
         else:
@@ -88,7 +91,7 @@ class BufferedTraining(Training):
             line["seconds"] |= result.seconds
             line["seconds"]["combine"] += spent - sum(result.seconds.values())
             line |= self._move(result, list(range(len(self.population.parts))))
-            self.kept |= {client: (update, version, size[client]) for client, (update, version) in sent.items()}
+            self.kept |= taken
             self.kept = {client: self.kept[client] for client in self.buffer.remembered}
         self.diverged = not bool(self.server.weights.isfinite().all())
         if t % self.experiment.evaluation.every == 0 or t == self.experiment.rounds:
