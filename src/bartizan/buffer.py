@@ -26,8 +26,11 @@ from bartizan.sources.buffered import (
     BufferedUpdates,
     VersionedUpdate,
     change_from,
+    check_rule,
+    check_whole,
     factors_of,
     fingerprint,
+    is_whole,
 )
 from bartizan.updates import Progress
 from bartizan.updates.files import is_place, max_bytes_like, opened
@@ -108,32 +111,10 @@ class Buffer(Generic[U]):
         memory: int | str | None = None,
         recheck: bool = True,
     ) -> None:
-        for name, value, least in (
-            ("size", size, 1),
-            ("max_staleness", max_staleness, 0),
-            ("max_age", max_age, 1),
-            ("epoch", epoch, 1),
-        ):
-            if not _is_whole(value, least):
-                raise ValueError(f"{name} must be a whole number from {least} up, got {quoted(value)}.")
-        if not (isinstance(remember, bool) or _is_whole(remember, 1)):
-            raise ValueError(f"remember must be True, False or the most clients to remember, got {quoted(remember)}.")
         rule = aggregator.rule
-        if rule.needs_trusted:
-            raise ValueError(f"{rule!r} needs an update that the server trusts; a buffer has none. Take another rule.")
-        if rule.ends_coordinate_wise() and not (staleness is None and (sum_remembered or not remember)):
-            raise ValueError(
-                f"{rule!r} weighs no clients, so age can't lower their weights: pass staleness=None, and with remember "
-                "sum_remembered=True."
-            )
-        if not remember and not rule.admits(size):
-            try:
-                rule.check(size)
-            except TooFewClientsError as few:
-                raise ValueError(
-                    f"size={size} is too small: {few.problem} n_byzantine counts all attackers of the federation, who "
-                    "may all be in one buffer. Take a larger size, or remember=True."
-                ) from None
+        check_whole(size=(size, 1), max_staleness=(max_staleness, 0), max_age=(max_age, 1), epoch=(epoch, 1))
+        unweighted = staleness is None and (sum_remembered or not remember)
+        check_rule(rule, size, remember=remember, without_weights=unweighted)
         self.size, self.max_staleness, self.max_age = size, max_staleness, max_age
         self.aggregator, self._strict, self._copy, self._recheck = aggregator, strict, copy, recheck
         self._remember, self._sum_remembered = MAX_REMEMBERED if remember is True else int(remember), sum_remembered
@@ -293,7 +274,7 @@ class Buffer(Generic[U]):
 
     def _refusal(self, client: Any, version: Any) -> str | None:
         """Return why an update of this client and version is not even read."""
-        if not _is_whole(version, 0) or version > self.version:
+        if not is_whole(version, 0) or version > self.version:
             return f"expected a model version from 0 to {self.version}, got {quoted(version, 60)}"
         if self.version - version > self.max_staleness:
             return self._too_old(version)
@@ -383,7 +364,3 @@ class Buffer(Generic[U]):
             self._layout = arrived.updates.layout
             self._changed.notify_all()
         return replace(result, seed=seed, rejected=rejected)
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -12,7 +12,8 @@ import numpy as np
 
 from bartizan._util.text import quoted
 from bartizan._util.types import Array, Floats
-from bartizan.source import Aggregation, Combined, Judgement, Roster
+from bartizan.errors import TooFewClientsError
+from bartizan.source import Aggregation, AnyRule, Combined, Judgement, Roster
 from bartizan.sources.arriving import ArrivedUpdates, StoredUpdate
 from bartizan.updates.layout import Path as Place
 from bartizan.updates.layout import Unreadable, flat_of, is_tensor, on_host, plain_and_leaves, rebuild, shown_path
@@ -91,6 +92,39 @@ class BufferedUpdates(ArrivedUpdates):
             weights = fresh / max(1.0, fresh.sum())
         lowered: Floats = weights * self.factors[clients]
         return lowered
+
+
+def check_whole(**settings: tuple[Any, int]) -> None:
+    """Raise ValueError unless these settings are whole numbers from the least on."""
+    for name, (value, least) in settings.items():
+        if not is_whole(value, least):
+            raise ValueError(f"{name} must be a whole number from {least} up, got {quoted(value)}.")
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Return whether this is a whole number of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def check_rule(rule: AnyRule, size: int, *, remember: Any, without_weights: bool) -> None:
+    """Raise ValueError unless a rule can judge a buffer; `without_weights` says that no weight is to be lowered."""
+    if not (isinstance(remember, bool) or is_whole(remember, 1)):
+        raise ValueError(f"remember must be True, False or the most clients to remember, got {quoted(remember)}.")
+    if rule.needs_trusted:
+        raise ValueError(f"{rule!r} needs an update that the server trusts; a buffer has none. Take another rule.")
+    if rule.ends_coordinate_wise() and not without_weights:
+        raise ValueError(
+            f"{rule!r} weighs no clients, so age can't lower their weights: pass staleness=None, and with remember "
+            "sum_remembered=True."
+        )
+    if not remember and not rule.admits(size):
+        try:
+            rule.check(size)
+        except TooFewClientsError as few:
+            raise ValueError(
+                f"size={size} is too small: {few.problem} n_byzantine counts all attackers of the federation, who may "
+                "all be in one buffer. Take a larger size, or remember=True."
+            ) from None
 
 
 def factors_of(staleness: str | Callable[[int], float] | None, oldest: int) -> list[float]:
