@@ -139,7 +139,8 @@ def test_a_deployment_without_rounds_goes_on_whoever_is_slow_dies_or_comes_back(
         assert (out / "told.json").exists(), said + deployment.logs()
     character, recorded = character_of(out), results.read(out / "run").rounds
     assert [line["round"] for line in recorded] == list(range(1, 15))
-    assert recorded[: len(before)] == before
+    # The last one may be made again: its line is written before the checkpoint.
+    assert recorded[: len(before) - 1] == before[:-1]
     assert not any("note" in line for line in recorded)
     with np.load(out / "model.npz") as model:
         assert np.abs(model["w"] - np.linspace(-1, 1, 40)).max() < 0.1
