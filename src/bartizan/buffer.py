@@ -160,7 +160,7 @@ class Buffer(Generic[U]):
         if reason is not None:
             return self._reject(client, reason)
         try:
-            return self._added(update, client, version, float(size), arrivals, model)
+            return self._added(update, client, int(version), float(size), arrivals, model)
         finally:
             with self._changed:
                 self._adding.discard(client)
