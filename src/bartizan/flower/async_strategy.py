@@ -44,8 +44,8 @@ class AsyncRobustStrategy(RobustStrategy):
         max_age: The oldest reply that is remembered, in versions.
         deadline: Seconds after which a judgement is made of what is there.
         folder: Where the run is recorded, and the buffer with its memory; a restarted server continues both.
-        settings: Of `RobustStrategy`, but for `trusted_fn`, `adapters` and an evaluation on nodes, which would be a
-            barrier: pass `evaluate_fn` to `start`, which runs on the server. `timeout` of `start` is the time that a
+        settings: Of `RobustStrategy`, but for `trusted_fn`, `adapters`, `committed` and an evaluation on nodes, which
+            would be a barrier: pass `evaluate_fn` to `start`, which runs on the server. `timeout` of `start` is the time that a
             node has for its work.
     """
 
@@ -63,7 +63,7 @@ class AsyncRobustStrategy(RobustStrategy):
         folder: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
-        for name in ("trusted_fn", "adapters"):
+        for name in ("trusted_fn", "adapters", "committed"):
             if settings.get(name) is not None:
                 raise ValueError(f"{name} is for rounds: a buffer has no such option. Take RobustStrategy.")
         if settings.setdefault("fraction_evaluate", 0.0):
