@@ -45,8 +45,8 @@ class AsyncRobustStrategy(RobustStrategy):
         deadline: Seconds after which a judgement is made of what is there.
         folder: Where the run is recorded, and the buffer with its memory; a restarted server continues both.
         settings: Of `RobustStrategy`, but for `trusted_fn`, `adapters`, `committed` and an evaluation on nodes, which
-            would be a barrier: pass `evaluate_fn` to `start`, which runs on the server. `timeout` of `start` is the time that a
-            node has for its work.
+            would be a barrier: pass `evaluate_fn` to `start`, which runs on the server. `timeout` of `start` is the
+            time that a node has for its work.
     """
 
     def __init__(
