@@ -103,7 +103,7 @@ def check_whole(**settings: tuple[Any, int]) -> None:
 
 def is_whole(value: Any, least: int) -> bool:
     """Return whether this is a whole number of at least `least`."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
 
 
 def check_rule(rule: AnyRule, size: int, *, remember: Any, without_weights: bool) -> None:
