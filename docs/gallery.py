@@ -202,6 +202,8 @@ def draw_attack(name: str) -> str:
         "leaked_seed": seed,
         "past_seeds": [seed],
         "published": honest.mean(axis=0),
+        "now": 100,
+        "earlier": [2 * honest.mean(axis=0)],
     }
     attack = bz.attacks.attack(name, **({"distance": 0.8} if "distance" in bz.attacks.ATTACKS[name].wanted else {}))
     given = {need: knowledge[need] for need in bz.attacks.needs(attack)}

@@ -20,6 +20,7 @@ COMMANDS = {
         for name, about in {
             "adapters": "errors and costs of distances between adapters",
             "adaptive": "attackers who know the projection: harm, checks, their cost",
+            "buffered": "a buffer with a memory beside rounds of few or slow clients",
             "clients": "the gradients of all clients of a round, by every method",
             "crossover": "from how many clients projecting is faster",
             "example-attacks": "accuracy of the two platforms' examples under attack",

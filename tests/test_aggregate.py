@@ -111,7 +111,13 @@ def test_bucketing_follows_the_rounds_seed():
 
 @pytest.mark.parametrize(
     "rule",
-    [bz.Krum(2), bz.MultiKrum(2), bz.GeometricMedian(), bz.CenteredClipping(radius=0.5), bz.ARC(2) >> bz.MDA(2)],
+    [
+        bz.Krum(2),
+        bz.MultiKrum(2),
+        bz.GeometricMedian(),
+        bz.CenteredClipping(0.5, 2),
+        bz.ARC(2) >> bz.MDA(2),
+    ],
     ids=repr,
 )
 def test_scores_are_distances_to_the_answer(rule):
@@ -126,7 +132,28 @@ def test_scores_are_distances_to_the_answer(rule):
         assert np.nanargmax(out.scores) == 2
 
 
-@pytest.mark.parametrize("rule", [bz.Mean(), bz.coordinatewise.Median()], ids=repr)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("M", [3, 8])
+def test_a_mean_of_one_read_is_that_of_two(M, dtype):
+    """With `out` the clients are summed after they were measured."""
+    rng = np.random.default_rng(M)
+    x, reference = rng.normal(size=(M, 9000)).astype(dtype), rng.normal(size=9000).astype(dtype)
+    for options in ({}, {"reference": reference}, {"sizes": np.arange(1, M + 1)}):
+        once = bz.aggregate(x, bz.Mean(), **options)
+        twice = bz.aggregate(x, bz.Mean(), out=np.empty(9000, dtype), **options)
+        np.testing.assert_array_equal(once.update, twice.update)
+        np.testing.assert_array_equal(once.weights, twice.weights)
+
+
+def test_a_client_whose_numbers_and_size_are_bad_is_quarantined_for_its_numbers():
+    x = np.ones((4, 9000), np.float32)
+    x[1, 8999] = np.nan
+    out = bz.aggregate(x, bz.Mean(), sizes=[1, -5, 1, 2])
+    assert list(out.quarantined) == [1]
+    np.testing.assert_array_equal(out.update, 1)
+
+
+@pytest.mark.parametrize("rule", [bz.Mean(), bz.CenteredClipping(), bz.coordinatewise.Median()], ids=repr)
 def test_there_are_no_scores_where_no_distances_were_taken(rule):
     assert bz.aggregate(np.eye(5), rule).scores is None
 

@@ -16,7 +16,7 @@ BASE = {"_util", "errors"}
 MEASURES = BASE | {"kernels", "updates"}
 DECISION = MEASURES | {"rules", "measure"}
 CALLS = DECISION | {"judge", "registry", "records"}
-LIBRARY = CALLS | {"source", "aggregate", "round", "sources", "sketch"}
+LIBRARY = CALLS | {"source", "aggregate", "round", "buffer", "sources", "sketch"}
 # What the modules of each folder, or file, at the top of the package may import from the rest of it.
 MAY_IMPORT = {
     "_util": set(),
@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "sources": LIBRARY,
     "aggregate": LIBRARY,
     "round": LIBRARY,
+    "buffer": LIBRARY,
     "warmup": LIBRARY,
     "aggregate_command": LIBRARY | {"aggregate_places"},
     "aggregate_places": LIBRARY,

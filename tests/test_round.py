@@ -618,3 +618,36 @@ def test_too_many_failures_refuse_the_round_which_stays_open():
             r.add(row, client)
         r.fail("g", "no answer within 60 s")
         assert r.close().n_byzantine == 1
+
+
+def test_a_round_of_a_killed_server_is_found_again_in_its_folder(tmp_path):
+    aggregator, updates = bz.Aggregator(bz.GeometricMedian(), bz.Rotated(k=64)), state_dicts()
+    killed = aggregator.round(folder=tmp_path)
+    for m in range(5):
+        killed.add(updates[m], m, size=m + 1)
+    assert "its keys must be texts" in killed.add({(1,): np.ones(3)}, 7)
+    with pytest.raises(TypeError, match="must be a text or a whole number with folder="):
+        killed.add(updates[0], (1, 2))
+    killed._folder.close()  # as if its process had ended: nothing of it is used again
+    with aggregator.round(3, folder=tmp_path, recheck=False) as r:
+        assert r.clients == (0, 1, 2, 3, 4)
+        with pytest.raises(ValueError, match="already"):
+            r.add(updates[0], 0)
+        for m in range(5, M):
+            r.add(updates[m], m, size=m + 1)
+        out = r.close()
+    same = aggregator(updates, seed=3, sizes=np.arange(1.0, M + 1))
+    np.testing.assert_array_equal(out.weights, same.weights)
+    assert all(torch.equal(out.update[name], same.update[name]) for name in same.update)
+    with aggregator.round(folder=tmp_path) as r:
+        assert not len(r)
+        r.add(updates[0], 0)
+        r.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_round_that_is_left_without_being_closed_keeps_its_folder(tmp_path):
+    with bz.Aggregator(bz.Mean()).round(folder=tmp_path) as r:
+        r.add([1.0, 2.0], "amy")
+    with bz.Aggregator(bz.Mean()).round(folder=tmp_path) as r:
+        assert r.close().update.tolist() == [1.0, 2.0]

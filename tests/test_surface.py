@@ -13,7 +13,7 @@ from bartizan import registry as names
 
 # Adding a name is a promise; taking one away breaks somebody's code.
 PUBLIC = {
-    *("Achlioptas", "Aggregation", "Aggregator", "ARC", "BadClientError", "Bucketing", "Bulyan", "CAF"),
+    *("Achlioptas", "Aggregation", "Aggregator", "ARC", "BadClientError", "Bucketing", "Buffer", "Bulyan", "CAF"),
     *("CenteredClipping", "CGE", "ClippedClustering", "Clipping", "Exact", "FLAME", "FLTrust", "Gaussian"),
     *("GeometricMedian", "Geometry", "Krum", "MCA", "MDA", "MeaMed", "Mean", "Median", "MoNNA", "MultiKrum"),
     *("NNM", "NormFilter", "Reputation", "Rotated", "Round", "SMEA", "SpectralDnC", "Suspect"),

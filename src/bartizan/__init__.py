@@ -2,6 +2,7 @@
 
 from bartizan import attacks, sketch
 from bartizan.aggregate import Aggregator, aggregate
+from bartizan.buffer import Buffer
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.measure import Achlioptas, Exact, Gaussian, Rotated
@@ -48,6 +49,7 @@ __all__ = [
     "Aggregator",
     "BadClientError",
     "Bucketing",
+    "Buffer",
     "Bulyan",
     "CenteredClipping",
     "ClippedClustering",

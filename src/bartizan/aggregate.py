@@ -6,7 +6,7 @@ updates (M x p) --sketch--> (M x k) --geometry--> (M x M) --rule--> weights (M) 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +32,7 @@ from bartizan.updates import Progress
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bartizan.buffer import Buffer
     from bartizan.round import Round
     from bartizan.sources.committed.committed_round import CommittedRound
 
@@ -92,6 +93,12 @@ class Aggregator:
         from bartizan.round import Round
 
         return Round(self, seed, **options)
+
+    def buffer(self, size: int, **options: Unpack[BufferOptions]) -> Buffer[Any]:
+        """Open a buffer of updates from any model version, judged `size` at a time without a barrier; see `Buffer`."""
+        from bartizan.buffer import Buffer
+
+        return Buffer(self, size, **options)
 
     def committed_round(self, like: Any, *, expected: Iterable[str], **options: Any) -> CommittedRound:
         """Open a round to which clients commit, and only those with weight send their updates; see `CommittedRound`."""
@@ -249,6 +256,27 @@ class RoundOptions(TypedDict, total=False):
     history: tuple[float, ...]
     strict: bool
     spill: str | os.PathLike[str] | None
+    folder: str | os.PathLike[str] | None
+    copy: bool
+    memory: int | str | None
+    recheck: bool
+
+
+class BufferOptions(TypedDict, total=False):
+    """Types of the keyword arguments of `Buffer`."""
+
+    staleness: str | Callable[[int], float] | None
+    max_staleness: int
+    remember: bool | int
+    sum_remembered: bool
+    max_age: int
+    model: Any
+    seed: int | None
+    epoch: int
+    history: tuple[float, ...]
+    strict: bool
+    spill: str | os.PathLike[str] | None
+    folder: str | os.PathLike[str] | None
     copy: bool
     memory: int | str | None
     recheck: bool

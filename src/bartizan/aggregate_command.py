@@ -21,6 +21,7 @@ from bartizan.aggregate import aggregate
 from bartizan.aggregate_places import Pattern, client_names, folder_hint, refuse_overwriting, sizes_in, told
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.judge.byzantine_budget import lowered
+from bartizan.measure.sketches import named
 from bartizan.source import Aggregation
 from bartizan.updates.files import create_update, is_address, max_bytes_like, open_paths, open_point
 from bartizan.updates.layout import Unreadable
@@ -107,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"bartizan aggregate: {short(problem, MAX_PROBLEM_CHARS)}", file=sys.stderr)
         return TOO_FEW
     quarantined = _by_name(out.quarantined, names)
-    report |= {"status": "ok", "quarantined": quarantined, "sketch": repr(out.sketch), "seed": str(out.seed)}
+    report |= {"status": "ok", "quarantined": quarantined, **named(out.sketch), "seed": str(out.seed)}
     report |= {"rule": repr(out.rule), "byzantine": out.n_byzantine, "seconds": out.seconds, "history": out.history}
     report |= {"weights": _numbers(out.weights), "scores": _numbers(out.scores)}
     _write_report(options.report, report)

@@ -32,6 +32,7 @@ from bartizan.updates.spill import Spill
 
 if TYPE_CHECKING:
     from bartizan.aggregate import Aggregator
+    from bartizan.sources.update_folder import UpdateFolder
 
 U = TypeVar("U")
 
@@ -41,8 +42,9 @@ class Round(Generic[U]):
 
     `add` sketches an update and keeps the sketch; of the update itself it keeps a reference, which must not be written
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
-    `spill`. `close` weighs and combines. Unless the recheck quarantines a client, the result is that of one call with
-    the updates in the order of their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
+    `spill`, or in `folder`: there the next round finds the updates of one whose process was killed. `close` weighs and
+    combines. Unless the recheck quarantines a client, the result is that of one call with the updates in the order of
+    their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
     Clients that were asked and sent nothing go to `fail`, or are `expected` by `close`, which waits for them until its
     `deadline`. They count with the quarantined ones: the rule then runs with the largest `n_byzantine` that it admits
     for the rest (`Aggregation.n_byzantine`), or the round is refused with a TooFewClientsError (docs/reliability.md).
@@ -75,6 +77,7 @@ class Round(Generic[U]):
         history: tuple[float, ...] = (),
         strict: bool = False,
         spill: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
         copy: bool = False,
         memory: int | str | None = None,
         recheck: bool = True,
@@ -92,6 +95,13 @@ class Round(Generic[U]):
         self._state = "open"
         self._result: Aggregation[U] | None = None
         self._spill = None if spill is None else Spill(spill)
+        self._folder: UpdateFolder | None = None
+        if folder is not None:
+            from bartizan.sources.update_folder import UpdateFolder
+
+            self._folder = UpdateFolder(Path(folder).expanduser())
+            for _, held, about in self._folder.updates():
+                self._stored[about["client"]] = self._arrivals.measured(held, about["size"], False)
 
     def add(self, update: U | Path | str, client: Hashable, size: float = 1) -> str | None:
         """Add one client's update, or its `pathlib.Path` or address ("s3://..."), with its data size.
@@ -102,19 +112,29 @@ class Round(Generic[U]):
         """
         if not is_size(size):
             raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
+        if self._folder is not None:
+            self._folder.check_id(client)
         with self._begin_add(client):
             on_disk = is_place(update)
-            held = opened(update, max_bytes=self._max_bytes) if on_disk else copied(update) if self._copy else update
-            stored = self._arrivals.measured(held, float(size), on_disk and may_be_rewritten(update))
+            held = opened(update, max_bytes=self._max_bytes) if on_disk else update
+            rewritable = on_disk and may_be_rewritten(update)
+            if rewritable if self._folder is not None else self._copy and not on_disk:
+                held, rewritable = copied(held), False
+            stored = self._arrivals.measured(held, float(size), rewritable)
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
+            kept = None
             if stored.layout is None:
                 stored = replace(stored, update=Unreadable(stored.reason or ""))
+            elif self._folder is not None:
+                stored, kept = self._folder.keep(stored, client)
             elif self._spill is not None and not on_disk:
                 stored = replace(stored, update=self._spill.keep(stored.update, client))
             with self._changed:
                 if client not in self._adding:
                     raise RuntimeError(f"client {quoted(client, 60)} came too late: {self._failed[client]}.")
+                if self._folder is not None and kept is not None:
+                    self._folder.add(kept, client=client, size=float(size))
                 self._stored[client] = stored
             return stored.reason
 
@@ -124,7 +144,7 @@ class Round(Generic[U]):
         A call of `add` that is still running for this client then raises RuntimeError in its own thread: it came too
         late, and nothing of it enters the result.
         """
-        _check_id(client)
+        check_id(client)
         with self._changed:
             self._check_new(client, failing=True)
             self._adding.discard(client)
@@ -154,7 +174,7 @@ class Round(Generic[U]):
             raise TypeError(f"expected must be a list of clients' ids, got {quoted(expected)}.")
         expected = list(expected)
         for client in expected:
-            _check_id(client)
+            check_id(client)
         if deadline is not None and not (isinstance(deadline, Real) and deadline >= 0):
             raise ValueError(f"deadline must be a number of seconds, 0 or more, got {quoted(deadline)}.")
 
@@ -224,6 +244,8 @@ class Round(Generic[U]):
         self._release()
 
     def _release(self) -> None:
+        if self._folder is not None:
+            self._folder.close(clear=self._result is not None)
         if self._result is not None:
             # The ids stay, so that `clients` and `quarantined` can still be read.
             self._stored = {
@@ -236,7 +258,7 @@ class Round(Generic[U]):
     @contextmanager
     def _begin_add(self, client: Any) -> Iterator[None]:
         """Mark a client as being added: it can't be added again, and `close` waits for it until its deadline."""
-        _check_id(client)
+        check_id(client)
         with self._changed:
             self._check_new(client)
             self._adding.add(client)
@@ -268,7 +290,8 @@ class Round(Generic[U]):
             return run(source, self._aggregator, history=self._history, recheck=recheck, watch=watch)
 
 
-def _check_id(client: Any) -> None:
+def check_id(client: Any) -> None:
+    """Raise TypeError or ValueError unless this can be the id of a client."""
     try:
         valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
     except TypeError:

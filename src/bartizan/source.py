@@ -126,8 +126,9 @@ class Aggregation(Generic[U]):
     """One weight per client, (M,): >= 0, sum 1 or less, 0 if quarantined. None for a coordinate-wise rule."""
     quarantined: dict[Any, str]
     """Why a client's update could not take part, by its index, or by its id in a `Round`."""
-    seed: int
-    """The seed of this round: with `sketch` it replays the round. Publish it after the round, never before."""
+    seed: int | None
+    """The seed of this round: with `sketch` it replays the round. Publish it after the round, never before. None where
+    a `Buffer` still uses it."""
     seconds: dict[str, float]
     """Time of the stages: sketch, weigh, combine, a round's recheck, and compile where kernels had to be compiled."""
     history: tuple[float, ...] = ()

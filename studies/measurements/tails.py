@@ -66,7 +66,7 @@ def spans(seeds):
 
 
 def lane(n):
-    """Return the coordinate axes of one whole lane in each of two blocks."""
+    """Return the coordinate axes of one whole lane in each of two blocks, as it lies before lanes are swapped."""
     rows = np.zeros((2 * n, 2, n, K // n))
     rows[..., 0] = np.eye(2 * n).reshape(2 * n, 2, n)
     return rows.reshape(2 * n, -1)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from bartizan import sketch
-from studies.measurements import adaptive, crossover, example_attacks, few_sites, scaling, tails
+from studies.measurements import adaptive, buffered, crossover, example_attacks, few_sites, scaling, tails
 from studies.rows import RESULTS, kept
 from studies.tables import table_of
 from studies.theory.parts import PARTS
@@ -17,13 +17,14 @@ K, DELTA, ROUNDS = 4096, 0.05, 100
 
 def parts() -> dict[str, str]:
     """Return the tables by the names of their markers."""
-    sites, in_flower, in_nvflare = (
+    sites, in_buffers, in_flower, in_nvflare = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("few-sites", "example-attacks-flower", "example-attacks-nvflare")
+        for name in ("few-sites", "buffered", "example-attacks-flower", "example-attacks-nvflare")
     )
     return {
         **{f"theory_{name}": part.table(kept(f"theory-{name}")) for name, part in PARTS.items()},
         "guarantees": guarantees(),
+        "promises": promises(),
         "collisions": collisions(),
         "crossover": crossover.crossover_table(kept("crossover")),
         "spans": tails.spans_table(kept("tails-spans")),
@@ -35,6 +36,7 @@ def parts() -> dict[str, str]:
         "scale": table_of(kept("scaling")),
         "traffic": table_of(kept("traffic")),
         "adapter_errors": table_of(adapter_errors()),
+        "buffered": buffered.table(in_buffers),
         "few_sites": few_sites.table(sites),
         "example_flower": example_attacks.table(in_flower),
         "example_nvflare": example_attacks.table(in_nvflare),
@@ -61,6 +63,28 @@ def guarantees() -> str:
         except ValueError:
             row["eps of the span"] = "no guarantee"
         rows.append(row | {"k for the span to 0.5": sketch.embedding_dimension(M, 0.5, DELTA, ROUNDS)})
+    return table_of(rows)
+
+
+def promises() -> str:
+    """Return the part of squared lengths that a sketch is proven to keep, by sketch and number of clients."""
+    cases: list[tuple[sketch.Sketch, str, tuple[float, float] | None]] = [
+        (sketch.Gaussian(K), "every span", None),
+        (sketch.Achlioptas(K, 8), "every span", None),
+        (sketch.Rotated(K), "every span", None),
+        (sketch.Rotated(K), "if rho <= 1.2", (1.2, 1.05)),
+        (sketch.Rotated(4 * K), "if rho <= 1.2", (1.2, 1.05)),
+        (sketch.Rotated(4 * K, 512), "every span", None),
+        (sketch.Rotated(4 * K, 4096), "every span", None),
+    ]
+    rows: list[dict[str, Any]] = []
+    for one, supposing, spread in cases:
+        row: dict[str, Any] = {"sketch": f"`{one}`", "for": supposing}
+        for M in (10, 50, 200):
+            found = sketch.guarantee(one, M, DELTA, ROUNDS, spread=spread)
+            row[f"span, M = {M}"] = f"{found.span:.2f}" if found.promise == "span" else "-"
+            row[f"pairs, M = {M}"] = f"{found.pairs:.2f}" if found.promise != "norms" else "-"
+        rows.append(row)
     return table_of(rows)
 
 

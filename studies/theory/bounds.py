@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+from bartizan.measure.span_guarantee import span_odds
+
 
 def inflation(eps: float) -> float:
     """Return (1 + eps) / (1 - eps), the factor by which projecting widens the error of Byzantine clients.
@@ -21,19 +23,37 @@ def inflation(eps: float) -> float:
     return (1 + eps) / (1 - eps)
 
 
-def span_kept(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
-    r"""Return the least part of a squared length in the span that a Gaussian matrix keeps with probability 1 - delta.
+def occupancy_odds(k: int, mixing: int, per_block: tuple[int, ...], occupancy: int) -> float:
+    r"""Bound the probability that some lane of `Rotated` gets this many of the given coordinates, counted by block.
 
-    .. math:: \theta = (1 - a)^2, \quad a = \sqrt{M/k} + \sqrt{2 \ln(T/\delta) / k}
+    .. math:: \sum_b \binom{m_b}{j} L^{1-j}
 
-    The smallest singular value alone (Davidson and Szarek, 2001): projecting widens the error by at most
-    :math:`1 / \theta`, see the proof in the documentation. In all rounds at once; 0 where the bound says nothing.
-
-    >>> theta = span_kept(4096, n_clients=50, delta=0.05, rounds=100)
-    >>> round(theta, 3), round(1 / theta, 2)
-    (0.687, 1.46)
+    Coordinates of one row of a block never share a lane, others do with probability 1/L, as lanes are swapped.
     """
-    return max(0.0, 1 - math.sqrt(n_clients / k) - math.sqrt(2 * math.log(max(1.0, rounds / delta)) / k)) ** 2
+    return min(1.0, sum(math.comb(m, occupancy) for m in per_block) * (k / mixing) ** (1 - occupancy))
+
+
+def axes_kept(k: int, mixing: int, per_block: tuple[int, ...], delta: float) -> float:
+    """Return the theta of `Rotated` for a span of coordinate axes, counted by block, in one round.
+
+    The mixed rows' rho is the number of axes in the fullest lane, and their traces are even; each number of them counts
+    with its probability.
+
+    >>> round(axes_kept(4096, 32, (25, 25), delta=0.05 / 100), 2)
+    0.2
+    """
+    M, most = sum(per_block), min(mixing, max(per_block))
+    reached = [occupancy_odds(k, mixing, per_block, j) for j in range(1, most + 1)]
+
+    def odds(t: float) -> float:
+        failed = [0.0, *(span_odds(t, k, mixing, M, j, 1.0) for j in range(1, most + 1))]
+        return sum(chance * (high - low) for chance, low, high in zip(reached, failed, failed[1:], strict=False))
+
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if odds(middle) > delta else (low, middle)
+    return 1 - high
 
 
 def krum_constant(n_clients: int, n_byzantine: int) -> float:
@@ -46,6 +66,35 @@ def krum_constant(n_clients: int, n_byzantine: int) -> float:
     if 2 * f + 3 > M:
         raise ValueError(f"Krum with n_byzantine={f} needs at least {2 * f + 3} clients, got {M}.")
     return 6 * (M - f) / (M - 2 * f - 1)
+
+
+def multi_krum_constant(n_clients: int, n_byzantine: int) -> float:
+    """Return the same K of MultiKrum, for any number of selected clients up to M - f: Krum's."""
+    return krum_constant(n_clients, n_byzantine)
+
+
+def bulyan_constant(n_clients: int, n_byzantine: int) -> float:
+    r"""Return the same K of Bulyan's selection: :math:`6 (M-f) (1 + 1 + 1/2 + ... + 1/(M-2f-1)) / (M-2f)`.
+
+    >>> round(bulyan_constant(50, 11), 1)
+    40.9
+    """
+    M, f = n_clients, n_byzantine
+    if 4 * f + 3 > M:
+        raise ValueError(f"Bulyan with n_byzantine={f} needs at least {4 * f + 3} clients, got {M}.")
+    return 6 * (M - f) * (1 + sum(1 / r for r in range(1, M - 2 * f))) / (M - 2 * f)
+
+
+def mda_constant(n_clients: int, n_byzantine: int) -> float:
+    """Return the same K of MDA.
+
+    >>> round(mda_constant(50, 15), 1)
+    51.4
+    """
+    M, f = n_clients, n_byzantine
+    if 2 * f >= M:
+        raise ValueError(f"MDA with {f} attackers needs more than {2 * f} clients, got {M}.")
+    return 8 * f**2 / (M - f)
 
 
 def geometric_median_constant(n_clients: int, n_byzantine: int) -> float:

@@ -46,7 +46,7 @@ def theory(
     part: Literal["all", "embedding", "aggregation", "convergence", "breakdown", "adaptive"] = "all",
     *,
     out: Annotated[Path, "a folder for the results and their figures"] = OUT,
-    keep: Annotated[Path | None, "a folder for the rows of docs/theory.md: studies/results"] = None,
+    keep: Annotated[Path | None, "a folder for the rows of the pages on the theory: studies/results"] = None,
 ) -> None:
     """Measure what the paper's theorems promise, and print a table for each part.
 

@@ -50,6 +50,8 @@ def built(name, aggregator=krum):
         "leaked_seed": 5,
         "past_seeds": [3, 4],
         "published": np.ones(P),
+        "now": 3,
+        "earlier": [np.ones(P)],
     }
     return attacks.attack(name, **{each: known[each] for each in attacks.needs(attacks.attack(name))})
 
@@ -120,6 +122,12 @@ FORMULAS = {
         {"published": np.zeros(P)},
         lambda x: x.mean(axis=0) - NormalDist().inv_cdf(5 / 9) * x.std(axis=0) * np.sign(x.mean(axis=0)),
     ),
+    "send-old": ({"earlier": [COURSE, 2 * COURSE, 3 * COURSE], "age": 2}, lambda x: 2 * COURSE),
+    "send-old of the first": ({"earlier": [COURSE, 2 * COURSE]}, lambda x: COURSE),
+    "send-old at first": ({"earlier": []}, lambda x: x.mean(axis=0)),
+    "flood": ({}, lambda x: -3 * x.mean(axis=0)),
+    "wait-and-strike before": ({"now": 20}, lambda x: x.mean(axis=0)),
+    "wait-and-strike": ({"now": 21, "factor": 4}, lambda x: -4 * x.mean(axis=0)),
     "fang-krum": ({}, against_krum),
     "fang-krum coarsely": ({"least_step": 1e9}, lambda x: against_krum(x, 1e9)),
     "mimic": ({}, mimicked),

@@ -117,6 +117,53 @@ def test_a_deployment_survives_its_nodes_and_kill_9_and_names_the_culprits(tmp_p
     assert not list((out / "spill").iterdir())
 
 
+@pytest.mark.slow
+def test_a_deployment_without_rounds_goes_on_whoever_is_slow_dies_or_comes_back(tmp_path, out):
+    """Ten SuperNodes: two are slow, two hostile; one is killed and started again, and then the ServerApp is killed."""
+    characters = [*["honest"] * 6, "slow", "slow", "flip", "unreadable"]
+    settings = {"out": out, "rounds": 14, "n_byzantine": 2, "nodes": 5, "size": 7, "patience": 30.0}
+    with Deployment(tmp_path) as deployment:
+        nodes = [deployment.supernode(character=one, number=number) for number, one in enumerate(characters)]
+        first = deployment.start_run(APP, **settings)
+        wait_for(lambda: lines(out) >= 3, 240, "three judgements")
+        signal_all(nodes[0], signal.SIGKILL)
+        before = lines(out)
+        wait_for(lambda: lines(out) >= before + 2, 240, "judgements without the node that is killed")
+        deployment.supernode(character="honest", number=0)
+        before = lines(out)
+        wait_for(lambda: lines(out) >= before + 2, 240, "judgements after that")
+        os.kill(int((out / "server.pid").read_text()), signal.SIGKILL)
+        before = results.read(out / "run").rounds
+        first.kill()
+        said = deployment.run(APP, 300, **settings)
+        assert (out / "told.json").exists(), said + deployment.logs()
+    character, recorded = character_of(out), results.read(out / "run").rounds
+    assert [line["round"] for line in recorded] == list(range(1, 15))
+    # The last one may be made again: its line is written before the checkpoint.
+    assert recorded[: len(before) - 1] == before[:-1]
+    assert not any("note" in line for line in recorded)
+    with np.load(out / "model.npz") as model:
+        assert np.abs(model["w"] - np.linspace(-1, 1, 40)).max() < 0.1
+    heard = {node for line in recorded for node in (*line["clients"], *line["failed"])}
+    assert {character[int(node)] for node in heard} == set(characters)
+    weights = [
+        (character[int(node)], weight)
+        for line in recorded
+        for node, weight in zip(line["clients"], line["weights"], strict=True)
+    ]
+    assert sum(weight for name, weight in weights if name == "slow") > 0
+    # A reversed step is next to nothing once the model has converged, and may then have weight.
+    hostile = sum(weight for name, weight in weights if name in ("flip", "unreadable"))
+    assert hostile < 0.1 * sum(weight for _, weight in weights)
+    suspects = {character[one["node"]] for one in json.loads((out / "told.json").read_text())["suspects"]}
+    assert "unreadable" in suspects
+
+
+def lines(out: Path) -> int:
+    """The rounds that are recorded so far."""
+    return len(results.read(out / "run").rounds) if (out / "run" / "results.jsonl").exists() else 0
+
+
 def checkpoint(out: Path) -> bool:
     return (out / "run" / "checkpoint.npz").exists()
 

@@ -90,6 +90,11 @@ def test_the_weighted_sum_writes_what_its_definition_writes(dtype, with_origin, 
         cpu.weighted_sum(Rows.of(x), weights, 0.25, origin, Rows.of(fast))
         reference.weighted_sum(x, weights, 0.25, origin, slow)
         np.testing.assert_allclose(fast, slow, rtol=np.finfo(dtype).eps, atol=1e-6 if dtype == np.float32 else 1e-13)
+        again, norms = np.full((1, w), np.nan, dtype), np.zeros((2, M))
+        cpu.weighted_sum(Rows.of(x), weights, 0.25, origin, Rows.of(again), norms[0])
+        reference.squared_norms(x, origin, norms[1])
+        np.testing.assert_array_equal(again, fast)
+        np.testing.assert_allclose(*norms, rtol=1e-6 if dtype == np.float32 and with_origin else 1e-13)
 
 
 def test_faint_updates_keep_their_norms():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import bartizan as bz
 from bartizan.kernels import cpu, reference
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.rows import Mixing, Rows
 from bartizan.updates.layout import widen_bfloat16
 
 SHAPES = [(1, 1), (2, 63), (3, 64), (5, 4096), (7, 9001), (50, 300), (131, 70), (1000, 33)]
@@ -111,6 +112,26 @@ def test_mixtures_are_those_of_their_definition(R, M, w, dtype):
             cpu.mixed(Rows.of(x), mixing, 1 - mixing.sum(1), about, start, fast)
             reference.mixed(x, mixing, 1 - mixing.sum(1), about, start, slow)
             np.testing.assert_allclose(fast, slow, atol=1e-13 * (1 + np.abs(slow).max()) * M)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize("name", ["median", "trimmed_mean", "meamed"])
+def test_order_statistics_of_mixtures_are_those_of_their_definitions(name, sized, alike):
+    """Most rows of the mixing are the same, or each leaves out other clients; a distant client is in few of them."""
+    rng, M, R = np.random.default_rng(4), 13, 11
+    x, origin = rng.normal(size=(M, 9000)).astype(np.float32), rng.normal(size=9000).astype(np.float32)
+    x[0] = 1e30
+    mixing = (rng.random((R, M)) < (0.9 if alike else 0.3)) * 0.1
+    mixing[1:, 0] = 0
+    settings = {} if name == "median" else {"f": 2}
+    for about in (None, origin):
+        fast, slow, rest = np.full((1, 9000), np.nan), np.full((1, 9000), np.nan), 1 - mixing.sum(1)
+        rows = dataclasses.replace(Rows.of(x), mixing=Mixing(mixing, rest, about))
+        getattr(cpu, name)(rows, sizes=sizes_of(R, sized), out=Rows.of(fast), **settings)
+        mixtures = mixing @ x.astype(float) + (0 if about is None else rest[:, None] * about)
+        getattr(reference, name)(mixtures, sizes=sizes_of(R, sized), out=slow, **settings)
+        np.testing.assert_allclose(fast, slow, atol=1e-13)
 
 
 @pytest.mark.parametrize("sized", [False, True])

@@ -250,3 +250,16 @@ def test_a_vertex_cover_is_found_exactly_where_there_is_one(n, share):
                 assert len(set(cover.tolist())) == len(cover) <= most
                 assert not np.delete(np.delete(far, cover, axis=0), cover, axis=1).any()
     assert weigh.vertex_cover(~np.eye(9, dtype=bool), 5, max_passes=3)[1] > 3  # given up
+
+
+@pytest.mark.parametrize("M", [1, 2, 5, 64, 300])
+def test_the_principal_direction_is_the_first_of_all_eigenvectors(M):
+    rng = np.random.default_rng(M)
+    x, weights = rng.normal(size=(M, 6)) * [9, 5, 3, 2, 1, 1], rng.random(M) * (rng.random(M) < 0.8) + 1e-9
+    weights /= weights.sum()
+    y, found = x - weights @ x, np.zeros(M)
+    for unit in (1.0, 2.0**-200, 2.0**200):
+        top = weigh.principal_direction(unit**2 * (x - x[0]) @ (x - x[0]).T, weights, 1e-13, found)
+        values, vectors = np.linalg.eigh(y.T @ (weights[:, None] * y))
+        assert top == pytest.approx(unit**2 * values[-1], rel=1e-12, abs=1e-290)
+        np.testing.assert_allclose(np.abs(found) / unit, np.abs(y @ vectors[:, -1]) * (M > 1), atol=1e-10)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bartizan import cli
+from bartizan import Rotated, cli
 from bartizan import records as results
 from bartizan.lab import Experiment, run, sweep
 from bartizan.lab.data import load
@@ -330,6 +330,15 @@ def test_a_run_does_not_go_on_with_other_files_of_the_same_name(made, message, t
         with pytest.raises(AnotherRunError, match=message):
             run(other, tmp_path / "run", resume=True)
         assert run(same, tmp_path / "run", resume=True).end
+
+
+def test_a_run_does_not_go_on_with_another_version_of_its_sketch(tmp_path, monkeypatch):
+    monkeypatch.setattr(Rotated, "version", 1)
+    experiment = SMALL.with_settings(["rounds=3", "sketch.name=rotated"])
+    run_until(1, experiment, tmp_path / "run")
+    monkeypatch.undo()
+    with pytest.raises(AnotherRunError, match="with version 1 of its sketch, here 2: seeds draw other projections"):
+        run(experiment, tmp_path / "run", resume=True)
 
 
 def test_a_classifier_that_was_drawn_anew_is_told_in_the_first_round(tmp_path):

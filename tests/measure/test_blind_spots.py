@@ -94,5 +94,5 @@ def test_so_is_a_two_sided_one_whose_rows_are_not_independent(monkeypatch):
 
 def test_the_odds_that_the_default_sketches_state():
     """They are written down in docs/explanation/sketches.md and docs/guides/adapters.md."""
-    assert stated_odds(bz.Rotated()) < 2.0**-40
+    assert stated_odds(bz.Rotated()) < 2.0**-48
     assert stated_odds(TwoSided()) < 2.0**-80

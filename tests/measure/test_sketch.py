@@ -183,14 +183,15 @@ def test_achlioptas_entries_take_three_values_with_the_right_odds(s):
 
 @pytest.mark.parametrize("mixing", [1, 2, 8, 64])
 def test_rotated_is_its_formula(mixing):
-    """P = [R_0 D'_0 (H kron I) D_0 / sqrt n, the same for block 1, ...], as matrices."""
+    """P = [R_0 D'_0 (H kron I) D_0 S_0 / sqrt n, the same for block 1, ...], as matrices."""
     k, n, L = 64, mixing, 64 // mixing
     mix = np.kron(reference.hadamard(n), np.eye(L)) / np.sqrt(n)
     for b in range(3):
-        before, after, offsets = reference.rotation(key_of(6), b, k, n)
+        swaps, before, after, offsets = reference.rotation(key_of(6), b, k, n)
         cells = [c * L + (lane + offsets[c]) % L for c in range(n) for lane in range(L)]
         P = np.zeros((k, k))
-        P[cells] = np.diag(after.ravel()) @ mix @ np.diag(before.ravel())
+        swap = np.eye(k)[[r * L + (lane ^ swaps[r]) for r in range(n) for lane in range(L)]]
+        P[cells] = np.diag(after.ravel()) @ mix @ np.diag(before.ravel()) @ swap
         x = np.zeros((k, 3 * k))
         x[:, b * k : (b + 1) * k] = np.eye(k)
         np.testing.assert_allclose(Rotated(k, mixing)(x, seed=6), P.T, atol=1e-15)
@@ -206,15 +207,22 @@ def test_a_block_of_rotated_is_an_isometry(mixing, block):
 
 
 def test_rotated_signs_and_offsets_are_fair():
-    """Means of 64 blocks' signs and counts of their offsets to 6 deviations: odds of failing by chance below 1e-5."""
-    before, after, offsets = zip(*(reference.rotation(key_of(8), b, 1024, 32) for b in range(64)), strict=True)
+    """Means of 64 blocks' signs and counts of their swaps and offsets to 6 deviations; chance fails below 1e-5.
+
+    Pairs of a swap and an offset of the same row fill an 8 x 8 table evenly: neither tells about the other.
+    """
+    drawn = (reference.rotation(key_of(8), b, 1024, 32) for b in range(64))
+    swaps, before, after, offsets = zip(*drawn, strict=True)
     for signs in (np.array(before), np.array(after)):
         assert set(np.unique(signs)) == {-1.0, 1.0}
         assert abs(signs.mean()) < 6 / np.sqrt(signs.size)
     assert abs(np.mean(np.array(before) * np.array(after))) < 6 / np.sqrt(64 * 1024)
-    counts = np.bincount(np.ravel(offsets), minlength=32)
-    assert len(counts) == 32
-    assert np.abs(counts - 64).max() < 6 * 8
+    for drawn in (np.ravel(swaps), np.ravel(offsets)):
+        counts = np.bincount(drawn, minlength=32)
+        assert len(counts) == 32
+        assert np.abs(counts - 64).max() < 6 * 8
+    pairs = np.bincount(np.ravel(swaps) // 4 * 8 + np.ravel(offsets) // 4, minlength=64)
+    assert np.abs(pairs - 32).max() < 6 * 32**0.5
 
 
 def test_chacha_agrees_with_rfc_8439():

@@ -31,6 +31,7 @@ from bartizan.attacks.formulas import (
 from bartizan.attacks.min_max import min_max, min_sum
 from bartizan.attacks.noise import garbage, gaussian, infinity, not_a_number
 from bartizan.attacks.optimised import edge_riding, optimised_alie, optimised_ipm
+from bartizan.attacks.over_time import flood, send_old, wait_and_strike
 from bartizan.attacks.parameters import needs
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "fall_of_empires",
     "fang_krum",
     "fang_trim",
+    "flood",
     "garbage",
     "gaussian",
     "infinity",
@@ -69,5 +71,7 @@ __all__ = [
     "optimised_null_space",
     "poison",
     "replay",
+    "send_old",
     "sign_flip",
+    "wait_and_strike",
 ]

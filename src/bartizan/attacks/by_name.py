@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bartizan.attacks import adaptive, fang, formulas, noise, optimised
+from bartizan.attacks import adaptive, fang, formulas, noise, optimised, over_time
 from bartizan.attacks.data_poisoning import Backdoor, DistributedBackdoor, LabelFlip, Poison, SemanticBackdoor
 from bartizan.attacks.min_max import min_max, min_sum
 from bartizan.attacks.parameters import CONTEXT_ARGUMENTS, as_attack, check
@@ -53,6 +53,9 @@ ATTACKS = Registry(
         "observer": adaptive.observer,
         "blind-collision": adaptive.blind_collision,
         "optimised-null-space": adaptive.optimised_null_space,
+        "send-old": over_time.send_old,
+        "flood": over_time.flood,
+        "wait-and-strike": over_time.wait_and_strike,
         "infinity": noise.infinity,
         "nan": noise.not_a_number,
         "garbage": noise.garbage,

@@ -82,9 +82,9 @@ def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, 
         n, L = sketch.mixing, k // sketch.mixing
         H, cells, lanes = reference.hadamard(n), y.reshape(n, L), np.arange(L)
         for block, words in enumerate(_words(key, -(-p // k), k, n)):
-            before, after, offsets = reference.unpacked(words, k, n)
+            swaps, before, after, offsets = reference.unpacked(words, k, n)
             back = np.take_along_axis(cells, (lanes + offsets[:, None]) % L, axis=1)
-            x: Array = (before * (H @ (after * back)) / np.sqrt(n)).ravel()
+            x: Array = reference.swapped(before * (H @ (after * back)) / np.sqrt(n), swaps).ravel()
             yield block * k, x[: p - block * k]
         return
     if not isinstance(sketch, (Achlioptas, Gaussian)):

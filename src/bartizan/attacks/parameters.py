@@ -51,6 +51,8 @@ CONTEXT_ARGUMENTS = {
         lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
     ),
     "published": Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1),
+    "now": INDEX,
+    "earlier": Wanted("a list of vectors, (p,), the latest last", lambda value: isinstance(value, (list, tuple))),
 }
 """Arguments, not settings: knowledge of the server, which a run passes to attacks whose signature names it."""
 
@@ -125,7 +127,8 @@ def needs(attack: Callable[..., Any]) -> frozenset[str]:
     """Return the knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
 
     `aggregator`: the server; `exact_weights`: its rule without projection; `sketch`: its projection; `leaked_seed`: the
-    seed of this round; `past_seeds`: those before; `published`: the sum of the aggregates so far.
+    seed of this round; `past_seeds`: those before; `published`: the sum of the aggregates so far; `now`: the round;
+    `earlier`: the honest means of the rounds before.
 
     >>> from bartizan.attacks import attack
     >>> sorted(needs(attack("null-space"))), sorted(needs(attack("ipm")))

@@ -5,8 +5,9 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("bartizan.flower needs Flower: pip install 'bartizan[flower]'") from missing
 
+from bartizan.flower.async_strategy import AsyncRobustStrategy
 from bartizan.flower.committed_mod import committed_mod
 from bartizan.flower.strategy import RobustStrategy
 from bartizan.judge.reputation import Reputation, Suspect
 
-__all__ = ["Reputation", "RobustStrategy", "Suspect", "committed_mod"]
+__all__ = ["AsyncRobustStrategy", "Reputation", "RobustStrategy", "Suspect", "committed_mod"]

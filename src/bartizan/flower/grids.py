@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -137,6 +138,64 @@ class StreamingGrid(WrappedGrid):
         if refused or self._tries[key] >= MAX_TRIES:
             return _failed(f"the SuperLink does not deliver its reply: {reason}", question)
         return None
+
+
+class NonstopGrid(StreamingGrid):
+    """A grid without a barrier: `send_and_receive` also yields replies to earlier messages, and asks whoever is free.
+
+    As many nodes work at a time as messages are passed, of whom the first gives the content. A node is asked and heard
+    once per call, so that one that answers at once is not sent the model again and again. The iterator ends after
+    `deadline` seconds, or when no node works and none is free; its caller may leave it earlier. Nodes that still work
+    then are heard in the next call. A node that takes longer than `timeout` has failed.
+    """
+
+    def __init__(
+        self, grid: Grid, limits: Limits, on_send: Callable[[list[Message]], None] | None, deadline: float
+    ) -> None:
+        super().__init__(grid, limits, on_send)
+        self._deadline = deadline
+        self._working: dict[str, tuple[Message, float]] = {}  # by the id of the reply: the message, and its last second
+        self._random = random.SystemRandom()  # no node may foresee who is asked
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Return the replies as they arrive; messages are sent while they are waited for."""
+        sent = list(messages)
+        return self._arriving(sent, math.inf if timeout is None else timeout) if sent else iter(())
+
+    def _arriving(self, sent: list[Message], timeout: float) -> Iterator[Message]:
+        until, wait, asked = time.monotonic() + self._deadline, MIN_WAIT_S, set[int]()
+        while True:
+            busy = {question.metadata.dst_node_id for question, _ in self._working.values()}
+            free = [node for node in self._grid.get_node_ids() if node not in busy and node not in asked]
+            chosen = self._random.sample(free, min(len(free), max(0, len(sent) - len(busy))))
+            questions = [
+                Message(sent[0].content, node, sent[0].metadata.message_type, group_id=sent[0].metadata.group_id)
+                for node in chosen
+            ]
+            asked.update(chosen)
+            if questions and self._on_send is not None:
+                self._on_send(questions)
+            pushed, end = self._pushed(questions), time.monotonic() + timeout
+            self._working |= {key: (question, end) for key, question in pushed.items()}
+            reached = {id(question) for question in pushed.values()}
+            lost = [question for question in questions if id(question) not in reached]
+            yield from (_failed("it could not be reached", question) for question in lost)
+            before = len(self._working)
+            for key, (question, end) in list(self._working.items()):
+                late = time.monotonic() >= end
+                reply = self._pulled(key, question, end, max(MIN_GRACE_S, min(timeout, self._deadline) / 10))
+                if reply is None and late:
+                    reply = _failed(f"no reply within {timeout:g} s", question)
+                if reply is not None:
+                    del self._working[key]
+                    asked.add(question.metadata.dst_node_id)
+                    yield reply
+                    del reply
+            now = time.monotonic()
+            if now >= until or not (self._working or len(free) > len(chosen)):
+                return
+            wait = MIN_WAIT_S if len(self._working) < before else min(1.5 * wait, MAX_WAIT_S)
+            time.sleep(max(0.0, min(wait, until - now)))
 
 
 class ConnectedNodes(WrappedGrid):

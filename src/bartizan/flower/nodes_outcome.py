@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
 
 from bartizan.flower.replies import Model
 from bartizan.judge.round_outcome import RoundOutcome
+from bartizan.measure.sketches import named
 from bartizan.sources.adapters.adapter_round import AdapterAggregation
 
 
@@ -18,7 +18,7 @@ from bartizan.sources.adapters.adapter_round import AdapterAggregation
 class NodesOutcome(RoundOutcome):
     """The outcome of a round, the metrics that the nodes sent, and the time that it took."""
 
-    contents: dict[int, RecordDict] = field(default_factory=dict)
+    contents: dict[int, Any] = field(default_factory=dict)
     """The replies' metrics, by node."""
     waiting: float = 0.0
     """Seconds from the request to the last reply, without those spent on reading replies."""
@@ -43,7 +43,8 @@ class NodesOutcome(RoundOutcome):
         if self.result is not None:
             if self.result.n_byzantine is not None:
                 metrics["bartizan-n-byzantine"] = self.result.n_byzantine
-            metrics["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
+            if self.result.seed is not None:
+                metrics["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
         return metrics
 
     def line(self, model: Model) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class NodesOutcome(RoundOutcome):
         }
         if (result := self.result) is not None:
             line["seconds"] |= {**result.seconds, "sketch": self.reading + result.seconds["sketch"]}
-            line |= {"n_byzantine": result.n_byzantine, "seed": str(result.seed), "sketch": repr(result.sketch)}
+            line |= {"n_byzantine": result.n_byzantine, "seed": str(result.seed), **named(result.sketch)}
             if not isinstance(result, AdapterAggregation):  # whose factors move without a change of their products
                 floats = {name: new for name, new in result.update.items() if new.dtype.kind == "f"}
                 steps = [np.subtract(new, model.arrays[name], dtype=np.float64) for name, new in floats.items()]

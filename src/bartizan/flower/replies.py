@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Model:
     def dim(self) -> int:
         return sum(array.size for array in self.arrays.values() if array.dtype.kind == "f")
 
-    @property
+    @cached_property
     def layout(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         return {name: (array.dtype, array.shape) for name, array in self.arrays.items()}
 
@@ -129,21 +130,24 @@ def reported_size(content: Any, key: str) -> Any:
     return values[0]
 
 
-def medians(contents: list[RecordDict], key: str) -> MetricRecord:
+def medians(contents: list[Any], key: str) -> MetricRecord:
     """Return the median of every number that most nodes report, except the number of examples under `key`.
 
     No minority of the nodes can move a median beyond the others' values.
     """
-    found = median_metrics([_numbers(content) for content in contents])
+    found = median_metrics([content["metrics"] for content in contents])
     return MetricRecord({name: value for name, value in found.items() if name != key})
 
 
-def without_arrays(content: RecordDict, function: MetricsFunction) -> RecordDict:
-    """Return the part of a reply that the function needs; nothing if that is larger than `MAX_METRIC_BYTES`."""
+def without_arrays(content: RecordDict, function: MetricsFunction) -> Any:
+    """Return the part of a reply that the function needs; nothing if that is larger than `MAX_METRIC_BYTES`.
+
+    That is a RecordDict, but for `medians`, which takes plain dicts: Flower's would take longer than the arrays.
+    """
     if function is medians:
-        kept = RecordDict({"metrics": MetricRecord(_numbers(content))})
-    else:
-        kept = RecordDict({name: record for name, record in content.items() if not isinstance(record, ArrayRecord)})
+        numbers = _numbers(content)
+        return {"metrics": numbers if sum(map(_size, numbers)) + 8 * len(numbers) <= MAX_METRIC_BYTES else {}}
+    kept = RecordDict({name: record for name, record in content.items() if not isinstance(record, ArrayRecord)})
     size = sum(_size(name) + _size(value) for record in kept.values() for name, value in record.items())
     return kept if size <= MAX_METRIC_BYTES else RecordDict()
 

@@ -182,7 +182,7 @@ class RobustStrategy(FedAvg):
             self._model = Model.of(arrays)
             log.info("Starting %s strategy:", type(self).__name__)
             self.summary()
-            streaming: Any = StreamingGrid(grid, Limits.of(arrays), self._on_send)
+            streaming: Any = self._streaming(grid, Limits.of(arrays))
             result, missed = Result(arrays), 0
             train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
 
@@ -263,7 +263,7 @@ class RobustStrategy(FedAvg):
         self._trusted.update(outcome.trusted)
         if self.folder is not None:
             self._line = outcome.line(model)
-        contents = [outcome.contents[node] for node in outcome.trusted]
+        contents = [outcome.contents[node] for node in outcome.trusted if node in outcome.contents]
         metrics = aggregate_metrics(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
         metrics.update(outcome.metrics(self.reputation.shares()))
         if outcome.result is None:
@@ -277,7 +277,7 @@ class RobustStrategy(FedAvg):
 
         Nodes that never trained are not heard, unless nobody trains (`fraction_train=0`).
         """
-        found: dict[int, RecordDict] = {}
+        found: dict[int, Any] = {}
         failed: dict[int, str] = {}
         untrusted: set[int] = set()
         for reply in replies:
@@ -296,6 +296,9 @@ class RobustStrategy(FedAvg):
         if not found:
             return None
         return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
+
+    def _streaming(self, grid: Grid, limits: Limits) -> StreamingGrid:
+        return StreamingGrid(grid, limits, self._on_send)
 
     def _connected(self, grid: Grid, fraction: float, least: int) -> Any:
         """Wait for enough nodes and return a grid that has them; None, with `_missing` set, if they do not come."""
@@ -359,7 +362,7 @@ class RobustStrategy(FedAvg):
         grid, timeout = self._exchange
         return CommittedNodes(self.aggregator, model, list(questions), grid, on_opened, timeout, **options)
 
-    def _read_reply(self, node: int, reply: Message, opened: AnyRound, model: Model, outcome: NodesOutcome) -> None:
+    def _read_reply(self, node: int, reply: Message, opened: Any, model: Model, outcome: NodesOutcome) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
             opened.fail(node, short(reply.error.reason))
             return
@@ -379,7 +382,7 @@ class RobustStrategy(FedAvg):
             return
         if self.sizes is not None:
             outcome.sizes[node] = size
-        kept = RecordDict() if quarantined else without_arrays(reply.content, self.train_metrics_aggr_fn)
+        kept = None if quarantined else without_arrays(reply.content, self.train_metrics_aggr_fn)
         outcome.contents[node] = kept
 
     def _on_send(self, messages: list[Message]) -> None:

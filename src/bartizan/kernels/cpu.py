@@ -23,7 +23,7 @@ from bartizan.kernels import compiling, reference
 from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
 from bartizan.kernels import sorting_networks as networks
-from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, Table, address_of, unit_of
+from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Mixing, Rows, Table, address_of, unit_of
 
 compiling.register()
 
@@ -36,6 +36,7 @@ GRAM_PARTS_FROM_NUMBERS = 2**17  # from which on a Gram matrix is summed in part
 STRIPS_PER_TASK, MIN_TASKS, MAX_TASKS = 32, 4, 64  # of such a sum
 STRIPE_FROM_ROWS = 256  # above it a strip of all rows is larger than the caches, and rows are multiplied by stripes
 STRIPE_ROWS, CACHED_ROWS = 128, 16  # of a stripe, and those of it that stay in the first cache
+MAX_OWN_FACTORS = 0.5  # of a mixing's factors, up to which it pays to sum once what its rows share
 BAND_STRIPS = 256  # that are walked together
 PREFETCH_NUMBERS = 1024  # by which a weighted sum asks for a row's numbers before it reads them
 LINE_BYTES, PREFETCH_LINES = 64, 64  # of a cache line; lines of other rows that are asked for ahead
@@ -50,7 +51,6 @@ NO_PROBE: Probe = np.empty(0), np.empty((0, 0))
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 
-@IGNORE_OVERFLOW
 def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE) -> None:
     M, width = len(rows), rows.width
     if M > STRIPE_FROM_ROWS:
@@ -67,7 +67,7 @@ def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE)
         _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part], *probe)
 
     share(task, parts, threads)
-    out += sums.sum(axis=0)[:M, :M]
+    _add_grams(sums, out)
 
 
 def _gram_of_many(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
@@ -99,30 +99,32 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
     _dots(rows, np.full(len(rows), len(rows) - 1), origin, out)
 
 
-@IGNORE_OVERFLOW
 def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     parts = -(-rows.width // UNIT)
     sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
     share_range(partial(_dot_parts, rows.table, others, like, about, sums), sums.size, threads)
-    for part in range(parts):
-        out += sums[:, part]
+    _add_parts(sums, out)
 
 
-@IGNORE_OVERFLOW
 def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
     """Add the squared norms as `squared_norms` does, to the bit, and write the probe's products in the same pass."""
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     sums, like = np.empty((len(rows), -(-rows.width // UNIT))), np.empty(0, rows.dtype)
     share_range(partial(_probe_parts, rows.table, like, about, *probe, sums), sums.size, threads)
-    for part in range(sums.shape[1]):
-        out += sums[:, part]
+    _add_parts(sums, out)
 
 
-def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
+def weighted_sum(
+    rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows, norms: Floats | None = None
+) -> None:
+    """Write the weighted sum; in the same read add the rows' squared norms about the origin to `norms`, if given."""
     threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
-    share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table), n_tiles, threads)
+    squares = None if norms is None else np.empty((len(rows), n_tiles))
+    share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table, squares), n_tiles, threads)
+    if norms is not None:
+        _add_parts(squares, norms)
 
 
 def median(rows: Rows, sizes: Floats, out: Rows) -> None:
@@ -138,43 +140,91 @@ def meamed(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
 
 
 def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) -> None:
-    M, table, to, dtype = len(rows), rows.table, out.table, rows.dtype
-    if (sizes == sizes[0]).all():
-        comparators = networks.comparators(kind, M, f)
+    by_size = None if (sizes == sizes[0]).all() else np.argsort(sizes, kind="stable")
+    M, to, n_owners = len(sizes), out.table, 0 if by_size is None else len(sizes)
+    if rows.mixing is None:
+        fill, padded, dtype, buffers = _strips_of(rows, by_size), M, rows.dtype, [(1, rows.dtype)]
+    else:
+        # Of two values at the border MeaMed, and sizes, decide by rounding: they mix as they always did.
+        alike = _alike(rows.mixing.factors) if by_size is None and kind != networks.MEAMED else None
+        fill, padded, dtype = _mixed_strips_of(rows, rows.mixing, rows.width, by_size, alike), M + -M % 4, FLOAT64
+        buffers = [(1, rows.dtype), (len(rows) + -len(rows) % 4, FLOAT64)]
+    comparators = networks.comparators(kind, M, f, by_sizes=by_size is not None)
+    ordered = sizes if by_size is None else sizes[by_size]
 
-        def reduce(low: int, width: int, own: Array, values: Array, result: Floats) -> None:
-            _fill_strip(table, low, width, own, values)
-            rows.show(low, values, rows.width - low)
-            order.reduce(values, width, comparators, kind, f, result)
-            _put_strip(to, low, result)
-
-        return _share_strips(reduce, rows.width, (1, dtype), (M, dtype), (1, FLOAT64))
-    by_size = np.argsort(sizes, kind="stable")
-    sizes, table = sizes[by_size], table.take(by_size)
-    comparators = networks.comparators(kind, M, f, by_sizes=True)
-
-    def reduce_by_sizes(low: int, width: int, own: Array, values: Array, owners: Array, result: Floats) -> None:
-        _fill_strip(table, low, width, own, values)
-        rows.show(low, values, rows.width - low, by_size)
-        order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
+    def reduce(low: int, width: int, result: Floats, values: Array, owners: Array, *own: Array) -> None:
+        fill(low, width, values, *own)
+        if by_size is None:
+            order.reduce(values[: M * width], width, comparators, kind, f, result)
+        else:
+            order.reduce_by_sizes(values[: M * width], owners, ordered, width, comparators, kind, f, result)
         _put_strip(to, low, result)
 
-    return _share_strips(reduce_by_sizes, rows.width, (1, dtype), (M, dtype), (M, dtype), (1, FLOAT64))
+    _share_strips(reduce, rows.width, (1, FLOAT64), (padded, dtype), (n_owners, dtype), *buffers)
+
+
+def _strips_of(rows: Rows, by_size: Array | None) -> Callable[..., None]:
+    """Return a function that fills a strip with the rows, in this order."""
+    table = rows.table if by_size is None else rows.table.take(by_size)
+
+    def fill(low: int, width: int, values: Array, own: Array) -> None:
+        _fill_strip(table, low, width, own, values)
+        rows.show(low, values, rows.width - low, by_size)
+
+    return fill
+
+
+def _mixed_strips_of(
+    rows: Rows, mixing: Mixing, stop: int, by_size: Array | None = None, alike: Any = None, start: int = 0
+) -> Callable[..., None]:
+    """Return a function that fills a strip with mixtures of the rows, in this order; both are padded to fours of rows.
+
+    Columns are counted from `start` on, and are not used from `stop` on. `alike` is what the mixtures share, if any.
+    """
+    factors, rest, origin = mixing
+    if by_size is not None:
+        factors, rest = factors[by_size], rest[by_size]
+    (R, M), factors = factors.shape, np.ascontiguousarray(factors)
+
+    def fill(low: int, width: int, values: Floats, own: Array, sources: Floats) -> None:
+        low += start
+        _fill_strip(rows.table, low, width, own, sources)
+        rows.show(low, sources[: M * width], stop - low)
+        if alike is None:
+            order.mix(factors, sources, width, values)
+        else:
+            order.mix_alike(*alike, sources, width, values)
+        if origin is not None:
+            about = origin[low : low + width]
+            values.reshape(-1, width)[:R, : len(about)] += rest[:, None] * about
+
+    return fill
 
 
 def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
-    (R, M), mixing = mixing.shape, np.ascontiguousarray(mixing)
+    (R, M), mixtures = mixing.shape, Mixing(mixing, rest, origin)
+    fill = _mixed_strips_of(rows, mixtures, start + out.shape[1], start=start)
 
-    def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
-        _fill_strip(rows.table, start + low, width, own, values)
-        rows.show(start + low, values[: M * width], out.shape[1] - low)
-        order.mix(mixing, values, width, mixtures)
+    def mix(low: int, width: int, values: Floats, own: Array, sources: Floats) -> None:
+        fill(low, width, values, own, sources)
         part = out[:, low : low + width]
-        part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
-        if origin is not None:
-            part += rest[:, None] * origin[start + low : start + low + part.shape[1]]
+        part[:] = values.reshape(-1, width)[:R, : part.shape[1]]
 
-    _share_strips(mix, out.shape[1], (1, rows.dtype), (M + -M % 4, FLOAT64), (R + -R % 4, FLOAT64))
+    buffers = (R + -R % 4, FLOAT64), (1, rows.dtype), (M + -M % 4, FLOAT64)
+    _share_strips(mix, out.shape[1], *buffers)
+
+
+def _alike(mixing: Floats) -> tuple[Floats, Array, Array, Floats] | None:
+    """Return what most mixtures share, and where each differs, for `order.mix_alike`; None where they share too little.
+
+    A client that most mixtures leave out is no part of what they share, so a distant one takes no digits of theirs.
+    """
+    shared = np.where(2 * np.count_nonzero(mixing, axis=0) > len(mixing), mixing.max(axis=0), 0.0)
+    own = mixing - shared
+    counts = np.count_nonzero(own, axis=1)
+    if counts.sum() > MAX_OWN_FACTORS * mixing.size:
+        return None
+    return shared, np.append(0, np.cumsum(counts)), np.nonzero(own)[1], own[own != 0]
 
 
 def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
@@ -212,7 +262,6 @@ def copied(rows: Rows, out: Array) -> None:
     share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(out.size))
 
 
-@IGNORE_OVERFLOW
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     (M, k), about, like = out.shape, _only_read(origin), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
@@ -222,10 +271,11 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
     sums, squares = out[:, None] if at_once else np.zeros((M, parts, k)), np.empty((M, parts))
     rotate = partial(rotation_of(k, mixing), rows.table, unit, like, about, words, sums, squares)
     share_range(rotate, squares.size, _threads(M * rows.width))
-    for part in range(parts):
-        if not at_once:
-            out += sums[:, part]
-        norms += squares[:, part]
+    if not at_once:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in range(parts):
+                out += sums[:, part]
+    _add_parts(squares, norms)
 
 
 def rotation_words(key: Array, block: int, n_blocks: int, k: int, mixing: int) -> Array:
@@ -666,8 +716,8 @@ def _axpy(weight, x, out):
 
 
 @intrinsic
-def _add_tiles(typing_context, tiles, weights, m, total):
-    """Add some rows' tiles to the sum, by their weights from the m-th on.
+def _add_tiles(typing_context, tiles, weights, m, total, squares):
+    """Add some rows' tiles to the sum, by their weights from the m-th on; write their squared norms, if wanted.
 
     CPUs predict the reads of a tile only after its first numbers, so each number is prefetched 4 or 8 KiB ahead: at the
     end of a tile, the next one's first numbers.
@@ -687,21 +737,50 @@ def _add_tiles(typing_context, tiles, weights, m, total):
         by = [b.load(b.gep(first, [i64(i)])) for i in range(tiles.count)]
         by = [b.insert_element(ir.Constant(wide, ir.Undefined), w, i64(0)) for w in by]
         by = [b.shuffle_vector(w, w, ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)) for w in by]
-        size = context.get_abi_sizeof(rows[0].type.pointee)
+        size, zero, norms = context.get_abi_sizeof(rows[0].type.pointee), ir.Constant(wide, [0.0] * 8), []
+        if squares != types.none:
+            norms = [cgutils.alloca_once_value(b, zero) for _ in rows]
         with cgutils.for_range_slice(b, i64(0), i64(TILE), i64(64 // size), i64) as (line, _):
             for row in rows:
                 emit_prefetch(b, b.gep(row, [b.add(line, i64(PREFETCH_NUMBERS))]))
             for i in (b.add(line, i64(at)) for at in range(0, 64 // size, 8)):
                 place = vector(out, i)
                 added = b.load(place, align=8)
-                for row, w in zip(rows, by, strict=True):
+                for n, (row, w) in enumerate(zip(rows, by, strict=True)):
                     x = b.load(vector(row, i), align=size)
                     x = x if size == 8 else b.fpext(x, wide)
                     added = b.fadd(added, b.fmul(w, x, flags=["contract"]), flags=["contract"])
+                    if norms:
+                        square = b.fadd(b.load(norms[n]), b.fmul(x, x, flags=["contract"]), flags=["contract"])
+                        b.store(square, norms[n])
                 b.store(added, place, align=8)
+        for n, norm in enumerate(norms):
+            numbers = [b.extract_element(b.load(norm), ir.IntType(32)(i)) for i in range(8)]
+            while len(numbers) > 1:
+                numbers = [b.fadd(*numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
+            b.store(numbers[0], b.gep(data(squares, arguments[4]), [i64(n)]))
         return context.get_dummy_value()
 
-    return types.void(tiles, weights, m, total), generate
+    return types.void(tiles, weights, m, total, squares), generate
+
+
+@njit(cache=True, nogil=True)
+def _add_parts(sums, out):
+    """Add the parts of each row's sum in their order; numba, unlike NumPy, warns of no overflow."""
+    for m in range(len(out)):
+        for part in range(sums.shape[1]):
+            out[m] += sums[m, part]
+
+
+@njit(cache=True, nogil=True)
+def _add_grams(sums, out):
+    """Add the sum of Gram matrices, without their padding."""
+    for i in range(len(out)):
+        for j in range(len(out)):
+            total = 0.0
+            for part in range(len(sums)):
+                total += sums[part, i, j]
+            out[i, j] += total
 
 
 @njit(cache=True, nogil=True)
@@ -747,9 +826,9 @@ def add_strip(values, factors, out):
 
 
 @njit(cache=True, nogil=True)
-def _sum_part(rows, like, weights, rest, origin, out, first, last):
+def _sum_part(rows, like, weights, rest, origin, out, squares, first, last):
     M = len(weights)
-    scratch, total = np.empty((4, TILE), like.dtype), np.empty(TILE)
+    scratch, total, four = np.empty((4, TILE), like.dtype), np.empty(TILE), np.empty(4)
     for t in range(first, last):
         low = t * TILE
         for i in range(u64(TILE)):
@@ -757,11 +836,21 @@ def _sum_part(rows, like, weights, rest, origin, out, first, last):
         for m in range(0, M - 3, 4):
             a, b = tile(rows, m, low, None, scratch[0]), tile(rows, m + 1, low, None, scratch[1])
             c, d = tile(rows, m + 2, low, None, scratch[2]), tile(rows, m + 3, low, None, scratch[3])
-            _add_tiles((a, b, c, d), weights, m, total)
+            if squares is None:
+                _add_tiles((a, b, c, d), weights, m, total, None)
+            else:
+                _add_tiles((a, b, c, d), weights, m, total, four)
+                for i in range(4):
+                    squares[m + i, t] = four[i]
         for m in range(M - M % 4, M):
             _axpy(weights[m], tile(rows, m, low, None, scratch[0]), total)
+            if squares is not None:
+                squares[m, t] = _square(tile(rows, m, low, None, scratch[0]))
         if origin is not None and rest != 0.0:
             _axpy(rest, origin[low : low + TILE], total)
+        if origin is not None and squares is not None:
+            for m in range(M):  # once more, from the cache
+                squares[m, t] = _square(tile(rows, m, low, origin, scratch[0]))
         _put(out, low, total)
 
 
@@ -854,6 +943,7 @@ def _gram_stripe(rows, own, origin, first, last, top, bottom, out, weights, prod
 
 
 MIN_FLOAT32_SQUARE = 1e-27  # of a block: below it, some of its float32 squares may have underflowed
+UNROLLED = (8, 16, 32, 64)  # numbers of sub-blocks
 PAD_CELLS = 16  # behind each sub-block's own, so that no vector wraps; they are folded now and then
 
 
@@ -910,14 +1000,16 @@ def _signed(x, word, bit):
 
 
 def _add_block_plainly(row, origin, low, words, n, L, cells):
-    """Sign, mix by butterflies in place, sign again and add rotated; return the block's squared norm."""
+    """Swap lanes, sign, mix by butterflies in place, sign again and add rotated; return the block's squared norm."""
     n, L = u64(n), u64(L)
     x, planes = np.empty(row.size, row.dtype), (u64(2) * n + u64(31)) // u64(32)
-    if origin is None:
-        x[:] = row
-    else:
-        for i in range(u64(x.size)):
-            x[i] = row[i] - origin[u64(low) + i]
+    for c in range(n):
+        swap = u64(words[planes * L + c]) % min(L, u64(2**32) // L)
+        for i in range(L):
+            x[c * L + i] = row[c * L + (i ^ swap)]
+        if origin is not None:
+            for i in range(L):
+                x[c * L + i] -= origin[u64(low) + c * L + (i ^ swap)]
     norm = _square(x)
     for c in range(n):
         for i in range(L):
@@ -930,7 +1022,7 @@ def _add_block_plainly(row, origin, low, words, n, L, cells):
                 x[i], x[i + h] = a + b, a - b
         h *= u64(2)
     for c in range(n):
-        offset, plane = u64(words[planes * L + c]) % L, ((n + c) >> u64(5)) * L
+        offset, plane = u64(words[planes * L + c]) // (u64(2**32) // L), ((n + c) >> u64(5)) * L
         at, bit = c * (L + u64(PAD_CELLS)) + offset, (n + c) & u64(31)
         for i in range(L - offset):
             cells[at + i] += _signed(x[c * L + i], words[plane + i], bit)
@@ -943,18 +1035,20 @@ def _add_block_plainly(row, origin, low, words, n, L, cells):
 def _add_block(typing_context, row, origin, low, words, n, L, cells):
     """Add a block to the cells, and return its squared norm about the origin.
 
-    For 32 sub-blocks in vectors: three of five butterfly stages on the way in, and two on the way out. No CPU predicts
-    loads that are so far apart: each prefetches the numbers that the next block needs there.
+    For most numbers of sub-blocks in vectors, unrolled: half of the butterfly stages on the way in, half on the way
+    out. No CPU predicts loads that are so far apart: each prefetches the numbers that the next block needs there.
     """
     signature, L = types.float64(row, origin, low, words, n, L, cells), L.literal_value
 
     def generate(context, builder, signature, arguments):
-        if n.literal_value != 32:
+        N = n.literal_value
+        if N not in UNROLLED:
             return context.compile_internal(builder, _add_block_plainly, signature, arguments)
         b, i32, i64 = builder, ir.IntType(32), ir.IntType(64)
         real = context.get_data_type(row.dtype)
         size = context.get_abi_sizeof(real)
-        V = min(L, (64 if "+avx512f" in context.codegen().magic_tuple()[2] else 32) // size)
+        features = context.codegen().magic_tuple()[2]
+        V = min(L, (64 if "+avx512f" in features else 32) // size)
         vector, bits = ir.VectorType(real, V), ir.VectorType(ir.IntType(8 * size), V)
 
         def splat(number):
@@ -970,17 +1064,17 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             kind = array.type.pointee
             return b.load(at(array, index, ir.VectorType(kind, V)), align=context.get_abi_sizeof(kind))
 
-        def shifting(index):
-            """The words of V lanes as a variable, whose lowest bits are the signs that come next."""
-            word = load(w, index)
-            return cgutils.alloca_once_value(b, word if size == 4 else b.zext(word, bits))
+        def signs_of(lane):
+            """Return the words of V lanes: a bit for each of their signs."""
+            planes = [load(w, b.add(lane, i64(plane * L))) for plane in range(reference.sign_planes(N))]
+            return planes if size == 4 else [b.zext(word, bits) for word in planes]
 
-        def signed(v, word, bit):
-            sign = b.and_(b.shl(word, splat(8 * size - 1 - bit)), splat(1 << 8 * size - 1))
+        def signed(v, signs, i):
+            sign = b.and_(b.shl(signs[i // 32], splat(8 * size - 1 - i % 32)), splat(1 << 8 * size - 1))
             return b.bitcast(b.xor(b.bitcast(v, bits), sign), vector)
 
         def prefetch(array, index):
-            emit_prefetch(b, b.gep(array, [b.add(index, i64(32 * L))]))
+            emit_prefetch(b, b.gep(array, [b.add(index, i64(N * L))]))
 
         def mixed(v):
             h = len(v) // 2
@@ -989,8 +1083,13 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
                 h //= 2
             return v
 
+        def at_drawn(c):
+            return b.gep(w, [i64(reference.sign_planes(N) * L + c)])
+
+        def drawn(c):
+            return b.zext(b.load(at_drawn(c)), i64)
+
         def centred(x, index):
-            prefetch(x, index)
             if origin == types.none:
                 return load(x, index)
             about = b.gep(data(1), [arguments[2]])
@@ -1000,29 +1099,28 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             return b.fsub(x, about) if wide == vector else b.fptrunc(b.fsub(x, about), vector)
 
         x, w, to = data(0), data(3), data(6)
-        half = cgutils.alloca_once(b, vector, 32)
         squares = cgutils.alloca_once_value(b, ir.Constant(vector, [0.0] * V))
+        swapped = swapping(b, features, vector)
         with cgutils.for_range_slice(b, i64(0), i64(L), i64(V), i64) as (lane, _):
-            before, after = shifting(lane), shifting(b.add(lane, i64(L)))
-            with cgutils.for_range(b, i64(4), intp=i64) as loop:
-                v = [centred(x, b.add(lane, b.mul(i64(L), b.add(loop.index, i64(c))))) for c in range(0, 32, 4)]
+            signs, half, few = signs_of(lane), [None] * N, 1 << (N.bit_length() - 1) // 2
+            for rows in (range(q, N, few) for q in range(few)):
+                v = []
+                for c in rows:
+                    prefetch(x, b.add(lane, i64(c * L)))
+                    jump = b.and_(drawn(c), i64((L - 1) & -V))
+                    v.append(swapped(centred(x, b.add(b.xor(lane, jump), i64(c * L))), b.load(at_drawn(c))))
                 square = b.fmul(v[0], v[0])
                 for a in v[1:]:
                     square = b.fadd(square, b.fmul(a, a, flags=["contract"]), flags=["contract"])
                 b.store(b.fadd(b.load(squares), square), squares)
-                word = b.load(before)
-                b.store(b.lshr(word, splat(1)), before)
-                for c, a in enumerate(mixed([signed(a, word, 4 * c) for c, a in enumerate(v)])):
-                    b.store(a, b.gep(half, [b.add(loop.index, i64(4 * c))]))
-            with cgutils.for_range_slice(b, i64(0), i64(32), i64(4), i64) as (first, _):
-                word = b.load(after)
-                b.store(b.lshr(word, splat(4)), after)
-                rows = [b.add(first, i64(c)) for c in range(4)]
-                for bit, (c, a) in enumerate(zip(rows, mixed([b.load(b.gep(half, [c])) for c in rows]), strict=True)):
-                    offset = b.zext(b.load(b.gep(w, [b.add(c, i64(2 * L))])), i64)
-                    cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), b.mul(c, i64(L + PAD_CELLS)))
+                for c, a in zip(rows, mixed([signed(a, signs, c) for c, a in zip(rows, v, strict=True)]), strict=True):
+                    half[c] = a
+            for rows in (range(q, q + few) for q in range(0, N, few)):
+                for c, a in zip(rows, mixed([half[c] for c in rows]), strict=True):
+                    offset = b.lshr(drawn(c), i64(33 - L.bit_length()))
+                    cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), i64(c * (L + PAD_CELLS)))
                     place = at(to, cell, vector)
-                    b.store(b.fadd(b.load(place, align=size), signed(a, word, bit)), place, align=size)
+                    b.store(b.fadd(b.load(place, align=size), signed(a, signs, N + c)), place, align=size)
         total, squares = ir.Constant(ir.DoubleType(), 0.0), b.load(squares)
         for i in range(V):
             square = b.extract_element(squares, i32(i))
@@ -1030,3 +1128,33 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
         return total
 
     return signature, generate
+
+
+def swapping(b, features, vector):
+    """Return a function of a vector and a word, whose lowest bits are s: it moves lane l of the vector to l XOR s."""
+    i32, V, size = ir.IntType(32), vector.count, 8 if isinstance(vector.element, ir.DoubleType) else 4
+    wide = V * size == 64 and "+avx512f" in features
+
+    def by_bits(v, word):
+        """Swap lanes in log2(V) steps, on any CPU."""
+        for j in range(V.bit_length() - 1):
+            odd = b.trunc(b.lshr(word, i32(j)), ir.IntType(1))
+            neighbours = ir.Constant(ir.VectorType(i32, V), [i ^ 1 << j for i in range(V)])
+            v = b.select(odd, b.shuffle_vector(v, v, neighbours), v)
+        return v
+
+    def by_instruction(v, word):
+        """By a permutation that reads the lowest bits of each place; AVX2 has one of numbers of 32 bits alone."""
+        part = ir.IntType(8 * size) if wide else i32
+        places = ir.VectorType(part, V if wide else 8)
+        moved = vector if wide else ir.VectorType(ir.FloatType(), 8)
+        kind = ("sf" if size == 4 else "df") + ".512"
+        name = f"llvm.x86.avx512.permvar.{kind}" if wide else "llvm.x86.avx2.permps"
+        word = b.zext(word, part) if part.width == 64 else b.mul(word, i32(places.count // V))
+        one = b.insert_element(ir.Constant(places, ir.Undefined), word, i32(0))
+        alike = b.shuffle_vector(one, one, ir.Constant(ir.VectorType(i32, places.count), [0] * places.count))
+        function = b.module.declare_intrinsic(name, (), ir.FunctionType(moved, [moved, places]))
+        v = b.call(function, [b.bitcast(v, moved), b.xor(alike, ir.Constant(places, list(range(places.count))))])
+        return b.bitcast(v, vector)
+
+    return by_instruction if wide or (V * size == 32 and "+avx2" in features) else by_bits

@@ -258,3 +258,41 @@ def mix(A, values, width, out):
                     at, to = u64(m) * width, u64(r) * width
                     for c in range(tile, stop, u64(LANES)):
                         _add_products(factors, values, at + c, width, out, to + c)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def mix_alike(shared, ends, columns, factors, values, width, out):
+    """Write mixtures of which each is that of the `shared` factors, plus some rows times factors of its own.
+
+    The own ones of mixture r are those from `ends[r]` to `ends[r + 1]`.
+    """
+    width, common = u64(width), np.empty(MIXED_COLUMNS)
+    for tile in range(u64(0), width, u64(MIXED_COLUMNS)):
+        count = min(u64(MIXED_COLUMNS), width - tile)
+        common[:] = 0.0
+        for m in range(len(shared)):
+            if shared[m] != 0.0:
+                x = values[u64(m) * width + tile : u64(m) * width + tile + count]
+                for i in range(count):
+                    common[i] += shared[m] * x[i]
+        for r in range(len(ends) - 1):
+            to = out[u64(r) * width + tile : u64(r) * width + tile + count]
+            for i in range(count):
+                to[i] = common[i]
+            for j in range(ends[r], ends[r + 1] - 3, 4):
+                a, b, c, d = factors[j], factors[j + 1], factors[j + 2], factors[j + 3]
+                at = u64(columns[j]) * width + tile
+                w = values[at : at + count]
+                at = u64(columns[j + 1]) * width + tile
+                x = values[at : at + count]
+                at = u64(columns[j + 2]) * width + tile
+                y = values[at : at + count]
+                at = u64(columns[j + 3]) * width + tile
+                z = values[at : at + count]
+                for i in range(count):
+                    to[i] += (a * w[i] + b * x[i]) + (c * y[i] + d * z[i])
+            for j in range(ends[r + 1] - (ends[r + 1] - ends[r]) % 4, ends[r + 1]):
+                at = u64(columns[j]) * width + tile
+                x = values[at : at + count]
+                for i in range(count):
+                    to[i] += factors[j] * x[i]

@@ -135,20 +135,29 @@ def sign_planes(mixing: int) -> int:
     return -(-2 * mixing // 32)
 
 
-def rotation(key: Array, block: int, k: int, mixing: int) -> tuple[Array, Array, Array]:
-    """Return the randomness of one block: signs before mixing and after, (n, L) of +-1, and n offsets below L."""
+def rotation(key: Array, block: int, k: int, mixing: int) -> tuple[Array, Array, Array, Array]:
+    """Return the randomness of one block: n swaps, signs before mixing and after, (n, L) of +-1, and n offsets."""
     count = rotation_words(k, mixing)
     return unpacked(words(key, ROTATED, block * count, count), k, mixing)
 
 
-def unpacked(w: Array, k: int, mixing: int) -> tuple[Array, Array, Array]:
-    """Return the signs and offsets that the words of a block encode."""
+def unpacked(w: Array, k: int, mixing: int) -> tuple[Array, Array, Array, Array]:
+    """Return the swaps, signs and offsets that the words of a block encode.
+
+    Swaps are the lowest bits of one word per row and offsets the highest; above L = 65,536 swaps have fewer bits.
+    """
     n, L = mixing, k // mixing
     planes = w[: L * sign_planes(n)].reshape(sign_planes(n), L)
     bit = np.arange(2 * n)
     signs = 1 - 2 * ((planes[bit // 32] >> (bit % 32).astype(np.uint32)[:, None]) & 1).astype(np.float64)
-    offsets = w[planes.size : planes.size + n] % np.uint32(L)
-    return signs[:n], signs[n:], offsets.astype(np.int64)
+    drawn = w[planes.size : planes.size + n].astype(np.int64)
+    return drawn % min(L, 2**32 // L), signs[:n], signs[n:], drawn // (2**32 // L)
+
+
+def swapped(x: Array, swaps: Array) -> Array:
+    """Move lane l of each row r, (..., n, L), to lane l XOR swaps[r]."""
+    lanes = np.arange(x.shape[-1]) ^ swaps[:, None]
+    return np.take_along_axis(x, np.broadcast_to(lanes, x.shape), axis=-1)
 
 
 def hadamard(n: int) -> Floats:
@@ -162,15 +171,18 @@ def hadamard(n: int) -> Floats:
 def rotated(
     rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats
 ) -> None:
-    """Sign, mix, sign again, rotate each mixed sub-block inside its own k/n cells, add. `start` is a multiple of k."""
+    """Swap lanes, sign, mix, sign again, rotate each mixed sub-block inside its own k/n cells, add.
+
+    `start` is a multiple of k.
+    """
     x = centred(rows, origin)
     M, k = out.shape
     n, L = mixing, k // mixing
     x = np.pad(x, ((0, 0), (0, -x.shape[1] % k))).reshape(M, -1, n, L)
     cells = out.reshape(M, n, L)
     for b in range(x.shape[1]):
-        before, after, offsets = rotation(key, start // k + b, k, n)
-        y = after * (hadamard(n) @ (before * x[:, b])) / np.sqrt(n)
+        swaps, before, after, offsets = rotation(key, start // k + b, k, n)
+        y = after * (hadamard(n) @ (before * swapped(x[:, b], swaps))) / np.sqrt(n)
         for c in range(n):
             cells[:, c] += np.roll(y[:, c], offsets[c], axis=1)
     squared_norms(rows, origin, norms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,14 @@ class Table(NamedTuple):
         return self._replace(pointers=self.pointers[rows], steps=self.steps[rows], codes=self.codes[rows])
 
 
+class Mixing(NamedTuple):
+    """Mixtures of rows, each with its factors; what these lack of sum 1 is `rest`, and at the origin."""
+
+    factors: Array  # (R, M)
+    rest: Array  # (R,)
+    origin: Array | None
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of `width` numbers, one per client, anywhere in host memory; kernels read them as `dtype`."""
@@ -64,6 +72,8 @@ class Rows:
     owner: object  # keeps the memory alive while the addresses are in use
     seen: Seen | None = None
     """Called with the copies that order statistics and mixtures are made of."""
+    mixing: Mixing | None = None
+    """The mixtures of the rows that order statistics are taken of, instead of the rows."""
 
     @classmethod
     def of(cls, arrays: Sequence[Array] | Array) -> Rows:
@@ -79,12 +89,14 @@ class Rows:
         )
         return cls(table, working(first.dtype), arrays)
 
-    @cached_property
+    @property
     def table(self) -> Table:
         """The table with always the same types, so that numba compiles the kernels once."""
-        pointers, steps, ends, codes, fill, _ = self.pieces
-        if fill == 0:
-            return self.pieces
+        return self.pieces if self.pieces.fill == 0 else self._compiled_table
+
+    @cached_property
+    def _compiled_table(self) -> Table:
+        pointers, steps, ends, codes, *_ = self.pieces
         own, size = int(self.dtype == FLOAT64), self.dtype.itemsize
         alike = len(ends) == 1 and codes[0, 0] == own and steps[0, 0] == size
         if alike and (len(codes) == 1 or ((codes == own).all() and (steps == size).all())):
@@ -94,7 +106,7 @@ class Rows:
         steps, codes = np.ascontiguousarray(steps), np.ascontiguousarray(codes)
         return Table(pointers, steps, ends, codes, *cpu.addresses(self.dtype))
 
-    @cached_property
+    @property
     def width(self) -> int:
         return int(self.pieces.ends[-1])
 
@@ -133,15 +145,17 @@ class Rows:
 
 def table_of(x: Array) -> Table:
     """Return the table of the rows of a 2-D array."""
-    M, p = x.shape
-    # A few simple calls: this is most of what a call on small updates costs before its kernels run.
-    pointers, steps, codes = np.arange(M)[:, None], np.empty((M, 1), np.int64), np.empty((M, 1), np.uint8)
-    pointers *= x.strides[0]
-    pointers += address_of(x)
-    steps.fill(x.strides[1])
-    codes.fill(CODES[x.dtype])
-    plain = x.strides[1] == x.itemsize and x.dtype in (FLOAT32, FLOAT64)
-    return Table(pointers, steps, np.array([p]), codes, *((0, 0) if plain else (-1, -1)))
+    (M, p), start, stride = x.shape, address_of(x), x.strides[0]
+    pointers = np.arange(start, start + M * stride, stride) if stride else np.full(M, start)
+    return _table_like(M, p, x.strides[1], x.dtype)._replace(pointers=pointers.reshape(M, 1))
+
+
+@lru_cache(maxsize=16)
+def _table_like(M: int, p: int, step: int, dtype: np.dtype) -> Table:
+    """Return all but the addresses of such a table, cached: small rounds are called often."""
+    steps, codes = np.full((M, 1), step), np.full((M, 1), CODES[dtype], np.uint8)
+    plain = step == dtype.itemsize and dtype in (FLOAT32, FLOAT64)
+    return Table(steps, steps, np.array([p]), codes, *((0, 0) if plain else (-1, -1)))
 
 
 def working(dtype: np.dtype) -> np.dtype:

@@ -68,6 +68,12 @@ def _median(values, x):
 
 
 @loop
+def median(values):
+    """Return the median of finite numbers: NumPy's takes longer for few than all else that a rule does."""
+    return _median(values, np.empty(len(values)))
+
+
+@loop
 def _distances(inner, first, last, out):
     """Compute the distances of some rows and the medoid among them.
 
@@ -107,6 +113,29 @@ def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
     share(task, parts, parts)
     medoid, least = min(found, key=itemgetter(1))  # the first, if several are as near
     return out, int(medoid), float(least)
+
+
+@loop
+def distances_to_mean(products, squares, weights, medoid, out):
+    """Compute the distances of the first points to the weighted mean of all, from inner products about any point.
+
+    `squares` has the squared distances of all points; where it lacks the last one's, they follow from the products.
+    """
+    M, centre, total = len(weights), medoid, 0.0
+    for i in range(M):
+        total += weights[i]
+        if weights[i] > 0.5:
+            centre = i
+    about, known, along, square = products[centre], squares.shape[1] == M, np.empty(M), 0.0
+    for i in range(M):
+        along[i] = _dot(products[i], weights, M) - total * about[i]
+    own = along[centre]
+    for i in range(M):
+        along[i] -= own
+        square += weights[i] * along[i]
+    for i in range(len(out)):
+        apart = squares[centre, i] if known else products[i, i] - 2.0 * about[i] + about[centre]
+        out[i] = np.sqrt(max(apart - 2.0 * along[i] + square, 0.0))
 
 
 @loop
@@ -805,3 +834,114 @@ def sandwich(B: Floats, S: Floats) -> Floats:
     out = _multiplied(_multiplied(B, S), B, lower=True)
     _mirror(out)
     return out
+
+
+@part
+def _covariance_times(inner, weights, x, shifted, out):
+    """Write inner products of the points, about their weighted mean, times x to `out`."""
+    M, total, mean = len(x), 0.0, 0.0
+    for i in range(M):
+        total += x[i]
+    for i in range(M):
+        shifted[i] = x[i] - weights[i] * total
+    _times(inner, shifted, out)
+    for i in range(M):
+        mean += weights[i] * out[i]
+    for i in range(M):
+        out[i] -= mean
+
+
+@part
+def _top_of_tridiagonal(a, b, n, low, pivots, s):
+    """Return the largest eigenvalue of a tridiagonal matrix, at least `low`, and write its eigenvector to `s`."""
+    high = low
+    for i in range(n):
+        high = max(high, a[i] + (b[i - 1] if i > 0 else 0.0) + (b[i] if i + 1 < n else 0.0))
+    high += 1e-15 * high
+    while high - low > 1e-15 * high:  # bisection: all pivots are negative above the largest eigenvalue alone
+        x = low + (high - low) / 2.0
+        d = a[0] - x
+        for i in range(1, n):
+            if not d < 0.0:
+                break
+            d = a[i] - x - b[i - 1] * b[i - 1] / d
+        if x <= low or x >= high:
+            break
+        low, high = (low, x) if d < 0.0 else (x, high)
+    pivots[0] = a[0] - high
+    for i in range(1, n):
+        pivots[i] = a[i] - high - b[i - 1] * b[i - 1] / pivots[i - 1]
+    for i in range(n):
+        s[i] = 1.0
+    for _ in range(3):  # inverse iteration
+        for i in range(1, n):
+            s[i] -= b[i - 1] / pivots[i - 1] * s[i - 1]
+        s[n - 1] /= pivots[n - 1]
+        for i in range(n - 2, -1, -1):
+            s[i] = (s[i] - b[i] * s[i + 1]) / pivots[i]
+        length = np.sqrt(_dot(s, s, n))
+        for i in range(n):
+            s[i] /= length
+    return high
+
+
+@loop
+def principal_direction(inner, weights, tolerance, out):
+    """Return the top eigenvalue of the weighted covariance; write the points' coordinates along its eigenvector.
+
+    Lanczos's iteration with full orthogonalisation: the other eigenvectors, which take LAPACK most of its time, are not
+    computed. It ends once the residual is at most `tolerance` times the eigenvalue.
+    """
+    M = len(weights)
+    Q, a, b = np.empty((M + 1, M)), np.empty(M), np.empty(M)
+    pivots, s, x, shifted, root = np.empty(M), np.empty(M), np.empty(M), np.empty(M), np.sqrt(weights)
+    seed = np.uint32(1)
+    for i in range(M):
+        seed = np.uint32(seed * np.uint32(1664525) + np.uint32(1013904223))
+        Q[0, i] = root[i] * (np.float64(seed) / 2.0**32 - 0.5)
+    length, top, check, unit = np.sqrt(_dot(Q[0], Q[0], M)), 0.0, 8, 0.0
+    for i in range(M):
+        Q[0, i] /= length
+    n = 0
+    while n < M:
+        q, after = Q[n], Q[n + 1]
+        for i in range(M):
+            x[i] = root[i] * q[i]
+        _covariance_times(inner, weights, x, shifted, after)
+        if n == 0:  # a power of two, so that no square underflows
+            for i in range(M):
+                unit = max(unit, abs(after[i]))
+            if not unit > 0.0:
+                return 0.0
+            unit = 2.0 ** np.floor(np.log2(unit))
+        for i in range(M):
+            after[i] *= root[i] / unit
+        a[n] = _dot(q, after, M)
+        for _ in range(2):
+            for k in range(n, -1, -1):
+                along = _dot(Q[k], after, M)
+                for i in range(u64(M)):
+                    after[i] -= along * Q[k, i]
+        b[n] = np.sqrt(_dot(after, after, M))
+        n += 1
+        last = n == M or not b[n - 1] > 1e-14 * a[:n].max()
+        if n == check or last:
+            top, check = _top_of_tridiagonal(a, b, n, max(top, a[:n].max(), 0.0), pivots, s), n + max(4, n // 4)
+            if last or b[n - 1] * abs(s[n - 1]) <= tolerance * top:
+                break
+        for i in range(u64(M)):
+            after[i] /= b[n - 1]
+    if not top > 0.0:
+        return 0.0
+    top *= unit
+    for i in range(M):
+        x[i] = 0.0
+    for k in range(n):
+        for i in range(u64(M)):
+            x[i] += s[k] * Q[k, i]
+    for i in range(M):
+        x[i] *= root[i]
+    _covariance_times(inner, weights, x, shifted, out)
+    for i in range(M):
+        out[i] /= np.sqrt(top)
+    return top

@@ -9,11 +9,13 @@ from bartizan.measure.guarantees import (
     pairwise_distortion,
 )
 from bartizan.measure.sketches import Achlioptas, Exact, Gaussian, Projection, Rotated, Sketch
+from bartizan.measure.span_guarantee import Guarantee, guarantee, lane_leverage, rotated_span, row_spread
 
 __all__ = [
     "Achlioptas",
     "Exact",
     "Gaussian",
+    "Guarantee",
     "Projection",
     "Rotated",
     "Sketch",
@@ -21,6 +23,10 @@ __all__ = [
     "collision_odds",
     "distortion",
     "embedding_dimension",
+    "guarantee",
+    "lane_leverage",
     "pairwise_dimension",
     "pairwise_distortion",
+    "rotated_span",
+    "row_spread",
 ]

@@ -41,6 +41,12 @@ def checked_sizes(sizes: Floats) -> Floats:
     return sizes / largest
 
 
+def shares_of(sizes: Floats | None, n_clients: int) -> Floats:
+    """Return data sizes as parts of 1."""
+    sizes = np.ones(n_clients) if sizes is None else checked_sizes(sizes)
+    return sizes / np.add.reduce(sizes)
+
+
 def sizes_of(clients: Iterable[Any], sizes: Mapping[Any, Any]) -> list[Any]:
     """Return the sizes of these clients; raise ValueError where one has none."""
     for client in clients:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,8 +27,6 @@ from bartizan.updates.columns import inner_products
 
 Distances: TypeAlias = tuple[Floats, int, float]
 """Squared distances of all pairs, the medoid, and its median squared distance to the clients."""
-
-BLAS_ROWS = 64  # up to which a product with a vector is one call of BLAS in one thread
 
 # Squared norms below this, of the client in the middle, may have lost the digits in which clients differ.
 SQUARES_UNDERFLOW = 1e-240
@@ -60,6 +58,7 @@ def mostly_below(limit: float, squared_norms: Floats) -> bool:
     return 2 * int(np.count_nonzero(squared_norms < limit)) > len(squared_norms)
 
 
+@lru_cache
 def norm_limit(dtype: np.dtype) -> float:
     """Squared norms above this are not representable where the update came from, or would overflow in sums here."""
     return float(np.finfo(np.float32).max) if dtype == np.float32 else 1e300
@@ -86,7 +85,7 @@ class MeasuredPoints:
         again = None if about_origin is rows else inner_products(rows - rows[m])
         return cls(G, weigh.distances(G if again is None else again, M), m, again)
 
-    @cached_property
+    @property
     def n_clients(self) -> int:
         return len(self.distances[0])
 
@@ -374,22 +373,16 @@ class Geometry:
         >>> triangle.distances_to_mean(np.array([0.0, 0.5, 0.5])).round(2).tolist()
         [3.61, 2.0, 2.0]
         """
+        from bartizan.kernels import weigh
+
         if isinstance(self.points, RowPoints):
             return np.sqrt(self.points.squares_to_mean(weights))
-        M, products, total = self.n_clients, self.points.measured, weights.sum()
-        with_origin = abs(1 - total) > 1e-12
-        if with_origin:  # the origin is one more point
-            products, weights, total = self.inner[: M + 1, : M + 1], np.append(weights, 1 - total), 1.0
-        heaviest = int(weights.argmax())
-        centre = heaviest if weights[heaviest] > 0.5 else self.medoid
-        row = products[centre]
-        # Of larger matrices BLAS would wake its threads.
-        along = products.dot(weights) if M <= BLAS_ROWS else np.einsum("ij,j->i", products, weights)
-        along -= total * row
-        along -= along[centre]
-        squares = products.diagonal() - 2 * row + row[centre] if with_origin else self.squared_distances[centre]
-        squares = squares - 2 * along + weights @ along
-        return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)[:M]
+        M, products, rest = self.n_clients, self.points.measured, 1 - np.add.reduce(weights)
+        if abs(rest) > 1e-12:  # the origin is one more point
+            products, weights = self.inner[: M + 1, : M + 1], np.append(weights, rest)
+        out = np.empty(M)
+        weigh.distances_to_mean(np.ascontiguousarray(products), self.squared_distances, weights, self.medoid, out)
+        return out
 
     def mix(self, mixing: Floats | Mixing) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""

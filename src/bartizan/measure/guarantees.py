@@ -23,7 +23,7 @@ def embedding_dimension(n_clients: int, eps: float, delta: float, rounds: int = 
     .. math:: k = \lceil 18 / \epsilon^2 \, (M + 2 \ln(2T / \delta)) \rceil
 
     The subspace embedding theorem as the paper states it (Lemma 2.2, and Theorem 3.8 for T rounds). The constant 18 is
-    proven for `Gaussian`; for `Achlioptas` with a large s it is too small, and for `Rotated` no such statement holds.
+    proven for `Gaussian`; for `Achlioptas` with a large s it is too small, and for `Rotated` it is not proven.
 
     >>> embedding_dimension(50, eps=0.5, delta=0.05, rounds=100)
     4795
@@ -56,10 +56,9 @@ def pairwise_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1
 
     .. math:: k = \lceil 2 \ln(M (M+1) T / \delta) \, / \, (\epsilon^2/2 - \epsilon^3/3) \rceil
 
-    A union bound over Achlioptas' tail (2003, section 5), proven for Gaussian entries and for s = 1 and 3. `Rotated`
-    leaves this range more often for vectors that are chosen on purpose. Enough
-    for rules that compare distances (Krum, NNM, MDA); the span is more than its pairs, so what a weighted sum of
-    clients does is not promised.
+    A union bound over Achlioptas' tail (2003, section 5), proven for Gaussian entries and for s = 1 and 3, not for
+    `Rotated`. Enough for rules that compare distances (Krum, NNM, MDA); the span is more than its pairs, so what a
+    weighted sum of clients does is not promised.
 
     >>> pairwise_dimension(1000, eps=0.2, delta=0.05, rounds=100)
     2472
@@ -148,13 +147,14 @@ def achlioptas_range(k: int, s: int, odds: float) -> tuple[float, float]:
 def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
     r"""Return Gaussian's range, or a worse one where the vectors of `collision_odds` are worse.
 
-    Those are flat, on m rows of one lane in each of B blocks, the rows a coset. The hidden signs make all B the same
-    character with probability :math:`(2m/2^m)^B m^{1-B}`; then each of n/m rows of L cells holds B equal numbers of
-    random signs at random places, and the part of their squares that is left is counted. For two blocks, signs that are
-    a few flips away from a character count too (`_loss_of_two`). The worst known, not proven.
+    Those are flat, on m rows in each of B blocks, the rows a coset. The hidden swaps leave each of them in one lane
+    with probability :math:`L^{1-m}`, and the hidden signs make all B the same character with probability
+    :math:`(2m/2^m)^B m^{1-B}`; then each of n/m rows of L cells holds B equal numbers of random signs at random places,
+    and the part of their squares that is left is counted. For two blocks, signs that are a few flips away from a
+    character count too (`_loss_of_two`). The worst known, not proven.
 
     >>> [round(part, 3) for part in rotated_range(4096, 32, 1e-9)]
-    [0.344, 1.656]
+    [0.812, 1.188]
     >>> rotated_range(4096, 1, 1e-9)[0]  # two coordinates fall on each other in one round of 8192
     0.0
     """
@@ -165,7 +165,7 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
         loss = _loss_of_two(m, n // m, L, odds)
         least, most = min(least, 1 - loss), max(most, 1 + loss)
         for B in range(3, MAX_BLOCKS + 1):
-            alike = (2 * m / 2**m) ** B / m ** (B - 1) if m > 1 else 1.0
+            alike = (2 * m / 2**m * L ** (1.0 - m)) ** B / m ** (B - 1) if m > 1 else 1.0
             if alike <= odds:
                 continue
             rows, size = n // m, B * B * (n // m) + 1
@@ -186,7 +186,8 @@ def _loss_of_two(m: int, rows: int, L: int, odds: float) -> float:
     """
     if m > 64:  # the rest is rarer than any probability that is asked for
         return 0.0
-    parts = [(min(1.0, 2 * m * math.comb(m, d) / 2**m), 1 - 2 * d / m) for d in range((m + 3) // 4)]
+    one_lane = L ** (1.0 - m)
+    parts = [(min(1.0, 2 * m * math.comb(m, d) / 2**m) * one_lane, 1 - 2 * d / m) for d in range((m + 3) // 4)]
     meet = [_binomial(rows, j, 1 / (2 * L)) for j in range(rows + 1)]
     cases = [(x * y * j / rows, p * q / m * met) for p, x in parts for q, y in parts for j, met in enumerate(meet)]
     so_far = 0.0
@@ -243,37 +244,48 @@ def _crossing(before: Callable[[float], bool], low: float, high: float) -> float
 def collision_odds(k: int, mixing: int) -> float:
     r"""Return the probability of the best blind collision known against `Rotated(k, mixing)`.
 
-    Put +-1 on m coordinates of one lane in each of two blocks, m a power of two and the places a coset of
-    :math:`Z_2^{\log n}`. Hidden signs make each half a character of that coset with probability 2m/2^m, both the
-    same one up to sign with probability 1/m; then only n/m cells per half are not zero, each of which must meet its
-    twin (probability 1/L) with the opposite sign (1/2):
+    Put +-1 on m rows of one lane in each of two blocks, m a power of two and the rows a coset of
+    :math:`Z_2^{\log n}`. Hidden swaps leave each half in one lane with probability :math:`L^{1-m}`; hidden signs make
+    it a character of that coset with probability 2m/2^m, both the same one up to sign with probability 1/m; then only
+    n/m cells per half are not zero, each of which must meet its twin (probability 1/L) with the opposite sign (1/2):
 
-    .. math:: \max_m \; (2m / 2^m)^2 \cdot (1/m) \cdot (2L)^{-n/m}
+    .. math:: \max_m \; L^{2(1-m)} \, (2m / 2^m)^2 \cdot (1/m) \cdot (2L)^{-n/m}
 
     >>> from math import log2
     >>> round(log2(collision_odds(4096, 32)), 1)
-    -42.0
+    -110.0
     """
     n, L = mixing, _lanes(k, mixing)
     sizes = [2**j for j in range(n.bit_length())]
-    return max((2 * m / 2**m) ** 2 / m * (2 * L) ** (-n / m) for m in sizes)
+    return max((2 * m / 2**m * L ** (1.0 - m)) ** 2 / m * (2 * L) ** (-n / m) for m in sizes)
 
 
 def collision_bound(k: int, mixing: int) -> float:
     r"""Bound the probability of every blind collision, of any support, any amplitudes and any number of blocks.
 
-    .. math:: \Pr[Pz = 0] \le E\, 2^{1 - \lceil n/N \rceil} (2L)^{-N}
+    .. math:: \Pr[Pz = 0] \le E\, q(N) (2L)^{-N}, \quad
+        q(N) = \min\Big(2^{1-m}, \tbinom{n-1}{m-1} (2L)^{1-m}\Big), \quad m = \lceil n/N \rceil
 
     with N the number of rows that the blocks but one fill; small N are rare.
 
     >>> from math import log2
     >>> round(log2(collision_bound(4096, 32)), 1)
-    -40.6
+    -72.4
     """
     n, L = mixing, _lanes(k, mixing)
-    costs = [2.0 ** (1 - math.ceil(n / N)) * (2.0 * L) ** -N for N in range(1, n + 1)]
-    few = sum(min(1, odds) * cost for odds, cost in zip(accumulate(few_rows_odds(n)), costs, strict=False))
-    return min(max(costs), few + max(costs[4:], default=0))
+    inside = [given_rows_odds(n, L, N) for N in range(1, n + 1)]
+    few = [*accumulate(few_rows_odds(n))] + [1.0] * n
+    cases = [(q * (2.0 * L) ** -N, min(few[N - 1], math.comb(n, N) * q)) for N, q in enumerate(inside, start=1)]
+    total, left = 0.0, 1.0
+    for cost, odds in sorted(cases, reverse=True):  # the dearest N are as probable as they can be
+        total, left = total + min(odds, left) * cost, max(0.0, left - odds)
+    return total
+
+
+def given_rows_odds(mixing: int, lanes: int, n_rows: int) -> float:
+    """Bound the probability that a block that is not 0 fills, once swapped and mixed, none but N given rows."""
+    m = -(-mixing // n_rows)
+    return min(2.0 ** (1 - m), math.comb(mixing - 1, m - 1) * (2.0 * lanes) ** (1 - m))
 
 
 def few_rows_odds(mixing: int) -> list[float]:

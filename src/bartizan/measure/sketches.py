@@ -40,6 +40,9 @@ COLUMNS_READ_TWICE = 2**15  # of a block that is read for the sketch and for the
 class Sketch(ABC):
     """A linear map of the updates from which the clients' distances are computed."""
 
+    version: ClassVar[int] = 1
+    """The version of the map: another one draws other numbers from the same seed. Run files and reports name it."""
+
     @abstractmethod
     def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
         """Sketch each client's update to a row of k numbers; without a seed, a fresh secret one is drawn."""
@@ -222,25 +225,30 @@ class Projection(StreamingSketch):
 
 @dataclass(frozen=True)
 class Rotated(Projection):
-    r"""Sign, mix, sign, rotate, add: `mixing` non-zeros per column for log2(mixing) + 1 additions per coordinate.
+    r"""Swap, sign, mix, sign, rotate, add: `mixing` non-zeros per column, log2(mixing) + 1 additions per coordinate.
 
-    Coordinates are cut into blocks of k, a block into n = `mixing` sub-blocks of L = k/n lanes. Each coordinate gets
-    a random sign; a Hadamard transform mixes the n sub-blocks, lane by lane; each result gets a second sign; each
-    mixed sub-block is rotated by its own random offset inside its own L cells, and added there:
+    Coordinates are cut into blocks of k, a block into n = `mixing` sub-blocks of L = k/n lanes. Each sub-block swaps
+    its lanes by its own random number s (lane l goes to l XOR s); each coordinate gets a random sign; a Hadamard
+    transform mixes the n sub-blocks, lane by lane; each result gets a second sign; each mixed sub-block is rotated by
+    its own random offset inside its own L cells, and added there:
 
-    .. math:: P = \sum_b R_b \, D'_b \, (H_n / \sqrt n \otimes I_L) \, D_b \, E_b
+    .. math:: P = \sum_b R_b \, D'_b \, (H_n / \sqrt n \otimes I_L) \, D_b \, S_b \, E_b
 
     with :math:`E_b` the block's coordinates. One block alone is mapped isometrically; errors come only from blocks
-    that meet. Neither the subspace embedding theorem nor the bound for pairs holds: the span of one whole lane of two
-    blocks loses a vector in a fifth of the seeds (mixing=32), and vectors in it have heavier tails than under a
-    Gaussian matrix. For what is proven, what is measured and what an attacker can guess see
-    `docs/explanation/sketches.md`.
+    that meet. The subspace embedding theorem as the paper states it is not proven, and neither is the bound for pairs:
+    vectors of a few coordinates have heavier far tails than under a Gaussian matrix. For what is proven, what is
+    measured and what an attacker can guess see `docs/explanation/sketches.md`.
 
     >>> x = np.random.default_rng(0).normal(size=(2, 10_000))
     >>> y = Rotated(k=4096)(x, seed=1)
     >>> bool(0.9 < np.sum((y[0] - y[1])**2) / np.sum((x[0] - x[1])**2) < 1.1)
     True
+
+    `bartizan.sketch.guarantee` returns what is proven of a round: the span and pairs on a condition or with more
+    mixing; for every span at the default mixing only norms, which are exact.
     """
+
+    version: ClassVar[int] = 2  # 1 did not swap lanes
 
     k: int = 4096
     mixing: int = 32
@@ -281,6 +289,7 @@ class Achlioptas(Projection):
 
     After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions per
     coordinate (512 at the paper's k=4096, s=8): a reference to compare `Rotated` with.
+    `bartizan.sketch.guarantee` returns what it is proven to keep of spans and pairs, for every s.
 
     >>> np.unique(Achlioptas(k=64, s=4)([[1.0]], seed=1)).tolist()
     [-0.25, 0.0, 0.25]
@@ -308,6 +317,8 @@ class Achlioptas(Projection):
 class Gaussian(Projection):
     """Independent entries N(0, 1/k), for which the embedding theorem holds, at k multiplications per coordinate.
 
+    `bartizan.sketch.guarantee` returns what it keeps of spans and pairs.
+
     >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
     (1, 16)
     """
@@ -319,6 +330,11 @@ class Gaussian(Projection):
 
     def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         rows.kernels.gaussian(rows, origin, start, key_of(seed), out, norms)
+
+
+def named(sketch: Sketch) -> dict[str, Any]:
+    """Return the fields of a record that say what a seed was used with."""
+    return {"sketch": repr(sketch), "sketch_version": sketch.version}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from bartizan.errors import server_problem
 from bartizan.judge.client_reports import SizePolicy, median_metrics
 from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.judge.round_outcome import RoundOutcome
+from bartizan.measure.sketches import named
 from bartizan.nvflare.job_record import write_record
 from bartizan.nvflare.running_job import RunningJob
 from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
@@ -53,11 +54,9 @@ class SiteRound(RoundOutcome):
     asked: set[str] = field(default_factory=set)
     rounds: dict[ParamsType, AnyRound] = field(default_factory=dict)
     metrics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    """The sites that are clients of one of the rounds."""
     closed: bool = False
-
-    @property
-    def seen(self) -> set[str]:
-        return {site for opened in self.rounds.values() for site in opened.clients}
 
 
 class RobustAggregator(ModelAggregator):
@@ -198,6 +197,7 @@ class RobustAggregator(ModelAggregator):
         except Exception as wrong:  # no room in `spill`, no memory: the site has failed, and the round goes on
             now.failed[site] = server_problem(wrong)
             return False
+        now.seen.add(site)
         if self.sizes is not None:
             now.sizes[site] = size
         now.metrics[site] = model.metrics if isinstance(model.metrics, dict) else {}
@@ -273,7 +273,7 @@ class RobustAggregator(ModelAggregator):
         line: dict[str, Any] = {"round": now.round, "weights": now.weights, "sizes": sizes}
         line |= {"quarantined": now.quarantined, "failed": now.failed, "refused": now.refused or None}
         if (result := now.result) is not None:
-            line |= {"n_byzantine": result.n_byzantine, "sketch": repr(result.sketch), "seed": str(result.seed)}
+            line |= {"n_byzantine": result.n_byzantine, **named(result.sketch), "seed": str(result.seed)}
         self._rounds.append(line)
         folder = self._job.result_folder(self.fl_ctx)
         if folder is not None:

@@ -50,6 +50,8 @@ class Robust:
     needs_distances = True  # False where norms are enough, which cost one read of the updates
     bytes_per_pair = 128.0  # of clients, where they are many: 0 where no M x M matrix is made of these
 
+    weighs_by_size = False  # True where each client's weight is its share of the data, whatever it sent
+
     def max_byzantine(self) -> int | None:
         """Return how many Byzantine clients are tolerated; None where no number is fixed beforehand."""
         return getattr(self, "n_byzantine", None)
@@ -214,8 +216,9 @@ def are_parts(values: object) -> bool:
     """Return whether this is an array of floats >= 0, not NaN, whose rows have sums of at most 1 up to rounding."""
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or not values.ndim or not values.size:
         return False
-    sums = values.sum() if values.ndim == 1 else values.sum(axis=-1).max()
-    return bool(values.min() >= 0 and sums <= 1 + 1e-6)  # False for NaN
+    sums = np.add.reduce(values, axis=-1)
+    largest = sums if values.ndim == 1 else sums.max()
+    return bool(np.minimum.reduce(values, axis=None) >= 0 and largest <= 1 + 1e-6)  # False for NaN
 
 
 def warn_unless(reached: bool, rule: Rule) -> None:

@@ -33,7 +33,13 @@ class CenteredClipping(Rule):
             positive(self, "radius", self.radius, "distance, or None")
         whole_number(self, "steps", self.steps)
 
+    @property
+    def needs_distances(self) -> bool:  # type: ignore[override]
+        return self.steps > 1
+
     def weigh(self, geometry: Geometry) -> Floats:
+        from bartizan.kernels import weigh
+
         M = geometry.n_clients
         weights = np.zeros(M + 1)  # the last is the origin's
         weights[M] = 1.0
@@ -45,7 +51,7 @@ class CenteredClipping(Rule):
                 distances = geometry.distances_to_mean(weights[:M])
             elif step:
                 distances = np.sqrt(squared_distances_to(geometry.inner[: M + 1, : M + 1], weights))[:M]
-            radius = float(np.median(distances)) if self.radius is None else self.radius / geometry.unit
+            radius = weigh.median(distances) if self.radius is None else self.radius / geometry.unit
             clipped = geometry.shares * shortening(distances, radius)
             weights *= max(1 - clipped.sum(), 0)
             weights[:M] += clipped

@@ -18,6 +18,7 @@ class Mean(Rule):
     """
 
     needs_distances = False
+    weighs_by_size = True
 
     def weigh(self, geometry: Geometry) -> Floats:
         return geometry.shares

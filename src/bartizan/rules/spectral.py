@@ -12,6 +12,8 @@ from bartizan.measure.geometry import Geometry
 from bartizan.measure.row_points import RowPoints
 from bartizan.rules.base import Bounded, Rule, averaged, positive
 
+TOLERANCE = 1e-13  # of an eigenvalue
+
 
 def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
     """Return the top eigenvalue of the weighted covariance, and each client's coordinate along its eigenvector.
@@ -19,14 +21,10 @@ def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
     With y_i = x_i - sum_j w_j x_j, the covariance sum_i w_i y_i y_i' shares its spectrum with the M x M matrix
     sqrt(w_i w_j) <y_i, y_j>, and <y_i, v> follows from that matrix's eigenvector.
     """
-    root = np.sqrt(weights)
-    Cw = inner @ weights
-    about_mean = inner - Cw - Cw[:, None] + weights @ Cw
-    values, vectors = np.linalg.eigh(root[:, None] * about_mean * root)
-    top = max(float(values[-1]), 0.0)
-    if top == 0:
-        return 0.0, np.zeros(len(weights))
-    return top, about_mean @ (root * vectors[:, -1]) / np.sqrt(top)
+    from bartizan.kernels import weigh
+
+    coordinates = np.zeros(len(weights))
+    return weigh.principal_direction(np.ascontiguousarray(inner), weights, TOLERANCE, coordinates), coordinates
 
 
 def principal_of_rows(rows: RowPoints, weights: Floats) -> tuple[float, Floats]:
@@ -72,13 +70,14 @@ class CAF(Bounded, Rule):
                 stacklevel=3,
             )
             shares, held = np.full(M, 1 / M), f / M
-        left, best, least = shares.copy(), shares, np.inf
+        rows, left, best, least = geometry.rows, shares.copy(), shares, np.inf
+        inner = None if rows is not None else np.ascontiguousarray(geometry.centred)
         while left.sum() > (1 - 2 * held) * (1 + 1e-12) or least == np.inf:
             weights = left / left.sum()
-            if geometry.rows is None:
-                top, coordinates = principal_direction(geometry.centred, weights)
+            if rows is None:
+                top, coordinates = principal_direction(inner, weights)
             else:
-                top, coordinates = principal_of_rows(geometry.rows, weights)
+                top, coordinates = principal_of_rows(rows, weights)
             if top < least:
                 best, least = weights, top
             outlying = np.where(left > 0, coordinates**2, 0)

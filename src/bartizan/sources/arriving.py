@@ -20,9 +20,9 @@ from bartizan.measure.sketches import Norms, StreamingSketch, settled
 from bartizan.source import AnyRule, Roster
 from bartizan.sources.local import LocalUpdates, roster_of
 from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
-from bartizan.updates.column_pass import as_bytes
+from bartizan.updates.column_pass import UNLIMITED, as_bytes
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
-from bartizan.updates.parse import alone, parse_one, reason_of
+from bartizan.updates.parse import ParsedUpdate, alone, parse_one, reason_of
 
 MAX_LAYOUTS = 64  # kept for the next client: each may send another
 
@@ -75,32 +75,38 @@ class Arrivals:
             self._layouts = {}
         try:
             # Parsed only once: the client's own container may answer differently the next time.
-            parsed = parse_one(update, self._layouts)
+            parsed = update if type(update) is ParsedUpdate else parse_one(update, self._layouts)
         except Exception as error:  # a client's container may raise anything
             return StoredUpdate(None, size, reason=reason_of(error))
-        unread = StoredUpdate(parsed, size, parsed.layout, rewritable=rewritable)
-        sketch = self.probing if rewritable else self.sketch
-        if not (parsed.layout.dim and isinstance(sketch, StreamingSketch)):  # other clients' updates may hold floats
-            return unread
-        own = alone(parsed) if self._memory is None else alone(parsed, ColumnPass(self._memory))
+        layout, sketch = parsed.layout, self.probing if rewritable else self.sketch
+        if not (layout.dim and isinstance(sketch, StreamingSketch)):  # other clients' updates may hold floats
+            return StoredUpdate(parsed, size, layout, rewritable=rewritable)
+        column_pass = UNLIMITED if self._memory is None else ColumnPass(self._memory)
         try:
-            own = self._with_server_rows(own) if self.points else own
+            points = self._points_like(parsed, column_pass) if self.points else {}
         except ValueError:  # the reference and the trusted update were checked when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
-            return replace(unread, reason=reason)
+            return StoredUpdate(parsed, size, layout, rewritable=rewritable, reason=reason)
+        own = alone(parsed, column_pass, **points)
         measured = sketch.measure(own, self.seed)
-        fit = (own.rows.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(own.layout.widest)
-        return replace(unread, measured=measured, reason=None if fit else own.fault(0))
+        fit = (own.rows.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(layout.widest)
+        return StoredUpdate(parsed, size, layout, measured, rewritable, None if fit else own.fault(0))
 
-    def _with_server_rows(self, own: Updates) -> Updates:
-        """Add the reference and the trusted update in this layout, kept for the next client that has it."""
+    def renewed(self, one: StoredUpdate) -> StoredUpdate:
+        """Return an update that may have been measured by another seed as measured by this one, from its bytes."""
+        if one.measured is None or one.measured.seed == self.seed:
+            return one
+        return self.measured(one.update, one.size, one.rewritable)
+
+    def _points_like(self, parsed: ParsedUpdate, column_pass: ColumnPass) -> dict[str, Any]:
+        """Return the reference and the trusted update in this layout, kept for the next client that has it."""
         known = self._server_rows
-        if known is None or known[0] != own.layout:
-            parsed = parse_updates([own.like], **self.points, column_pass=own.column_pass).with_contiguous_reference()
+        if known is None or not (known[0] is parsed.layout or known[0] == parsed.layout):
+            own = parse_updates([parsed.plain], **self.points, column_pass=column_pass).with_contiguous_reference()
             # Nothing of the client's update is kept.
-            known = own.layout, {"reference": parsed.reference, "trusted": parsed.trusted, "origin": parsed.origin}
+            known = parsed.layout, {"reference": own.reference, "trusted": own.trusted, "origin": own.origin}
             self._server_rows = known
-        return replace(own, **known[1])
+        return known[1]
 
     def source(
         self,

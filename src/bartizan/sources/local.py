@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError
 from bartizan.measure import Exact, Sketch
-from bartizan.measure.client_sizes import client_sizes, sizes_of
+from bartizan.measure.client_sizes import client_sizes, shares_of, sizes_of
 from bartizan.measure.measurements import Measurements, distance_bytes, rows_pay
 from bartizan.measure.sketches import ColumnSketch, exact_is_faster, settled, usual_projection
 from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
+from bartizan.updates.build import sum_and_norms
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.files import max_bytes_like, open_paths, open_point
 from bartizan.updates.layout import Unreadable, is_array
@@ -36,6 +38,9 @@ class LocalUpdates:
         self.roster = roster or roster_of(updates)
         self.witnesses = Witnesses(updates) if updates.rewritable else None
         self._first_seed: int | None = None
+        self._sums_early = False
+        self._sum: tuple[Floats, Any] | None = None
+        """The sum of all clients by these weights, made while they were measured."""
 
     def refuses(self, rule: AnyRule, sketch: Sketch) -> str | None:
         if isinstance(sketch, ColumnSketch):
@@ -54,6 +59,9 @@ class LocalUpdates:
             k, unit = chosen.working_set()
             pairs = distance_bytes(len(own.all_rows), k or own.layout.dim, rule.bytes_per_pair)
             own.limit_memory(k, unit, distances=pairs if rule.needs_distances else 0)
+        self._sums_early = rule.weighs_by_size and not (
+            own.on_gpu or own.column_pass.watched or own.watch or own.trusted or own.target or self.witnesses
+        )
         return chosen, fresh_seed() if seed is None else checked_seed(seed)
 
     def measure(
@@ -69,6 +77,8 @@ class LocalUpdates:
         updates = self._updates(clients, scale)
         if updates.column_pass.watched:
             self._begin(seed)
+        if self._sums_early and clients is None and scale is None:
+            return self._summed(updates, sketch, seed)
         witnesses = self.witnesses if scale is None else None
         if witnesses is not None:
             if about is None:
@@ -87,6 +97,17 @@ class LocalUpdates:
         own = self.updates
         return not (own.on_gpu or self.witnesses) and rows_pay(len(own.clients), own.layout.dim)
 
+    def _summed(self, updates: Updates, sketch: ColumnSketch, seed: int) -> Measurements:
+        """Measure norms, and in the same read sum all clients by the weights that they get if none is quarantined."""
+        sizes = None if self.roster.sizes is None else self.roster.sizes[list(updates.clients)]
+        try:
+            weights = shares_of(sizes, len(updates))
+        except ValueError:  # of a client that may yet be quarantined
+            return sketch.measure(updates, seed)
+        floats, norms = sum_and_norms(updates, weights)
+        self._sum = weights, floats
+        return Measurements(updates.clients, norms, np.empty((len(norms), 0)), sketch=sketch, seed=seed)
+
     def _begin(self, seed: int) -> None:
         """Name the stage that progress reports: a reading by another seed than the first is a recheck."""
         if self._first_seed is None:
@@ -104,7 +125,10 @@ class LocalUpdates:
         noise = Noise(decision.noise, judgement.seed)
         if self.witnesses is not None and updates.rewritable.intersection(updates.clients):
             return Combined(self.witnesses.combine(updates, decision, noise))
-        return Combined(combine(updates, decision.weights, decision.coordinate_stage, noise))
+        floats = None
+        if self._sum is not None and updates is self.updates and np.array_equal(decision.weights, self._sum[0]):
+            floats = self._sum[1]
+        return Combined(combine(updates, decision.weights, decision.coordinate_stage, noise, floats=floats))
 
     def _updates(self, clients: Sequence[int] | None, scale: float | None = None) -> Updates:
         """Return the updates of these clients, or of all that fit."""

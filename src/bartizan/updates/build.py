@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.rows import Mixing, Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Layout, Path, is_array, is_tensor, leaves_of, like_leaf, on_host, rebuild
@@ -90,14 +90,17 @@ def combine(
     then: ColumnFunction | None = None,
     noise: Noise | None = None,
     check: Callable[[Sequence[Any]], None] | None = None,
+    floats: Sequence[Any] | None = None,
 ) -> Any:
     """Return the weighted sum of the clients, or a column function of them; integer entries by the weights' median.
 
-    `check` takes the floats, and may raise an exception; noise is added to them after it.
+    `check` takes the floats, and may raise an exception; noise is added to them after it. `floats` is the weighted sum
+    where it is known.
     """
     if clients.column_pass.watched:
         clients.column_pass.begin("combine")
-    floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
+    if floats is None:
+        floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
     if check is not None:
         check(floats)
     return _built(clients, floats, weights, noise)
@@ -135,8 +138,8 @@ def _add_noise(noise: Noise, floats: Sequence[Any], layout: Layout, like: Any) -
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
     """sum_m w_m x_m + (1 - sum_m w_m) reference."""
-    rest, chosen = rest_of(weights), np.flatnonzero(weights)
-    single = int(chosen[0]) if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest else None
+    rest = rest_of(weights)
+    single = int(weights.argmax()) if np.count_nonzero(weights) == 1 and weights.max() == 1 and not rest else None
     if on_device(clients.rows):
         if single is not None:
             return tuple(array.clone() for array in clients.rows.arrays[single])
@@ -151,20 +154,31 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
 
 def rest_of(weights: Floats) -> float:
     """1 minus the sum of the weights, 0 if that is rounding: the weight of the reference."""
-    rest = 1 - weights.sum()
+    rest = 1 - np.add.reduce(weights)
     return float(rest) if abs(rest) > 1e-12 else 0.0
 
 
-def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple[Any, ...]:
-    """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read."""
-    chosen = np.flatnonzero(weights)
-    if not len(chosen):
-        chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
-    written = HostRows.of([out], clients.layout)
-    read = clients.rows if len(chosen) == len(clients.rows) else clients.rows.take(chosen)
+def sum_and_norms(clients: Updates, weights: Floats) -> tuple[tuple[Any, ...], Floats]:
+    """Return the weighted sum of clients in host memory, and their squared norms about the reference, in one read."""
+    norms = np.zeros(len(clients))
+    return write_sum(clients, weights, 0.0, _empty_result(clients), norms), norms
+
+
+def write_sum(clients: Updates, weights: Floats, rest: float, out: Row, norms: Floats | None = None) -> tuple[Any, ...]:
+    """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read.
+
+    Their squared norms about the reference are added to `norms`, if given.
+    """
+    from bartizan.kernels import cpu
+
+    read, written = clients.rows, HostRows.of([out], clients.layout)
+    if np.count_nonzero(weights) < len(weights):
+        chosen = np.flatnonzero(weights) if weights.any() else np.array([0])  # else the reference, or zero
+        read, weights = read.take(chosen), weights[chosen]
     for start, rows, origin in clients.blocks(read):
+        assert isinstance(rows, Rows)  # in host memory
         part = written.part(start, start + rows.width)
-        rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
+        cpu.weighted_sum(rows, weights, rest, origin, part, norms)
         if clients.column_pass.spare is not None:
             clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
     return out.floats
@@ -190,19 +204,21 @@ def reduce_columns(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
     most = max(GRANULE, narrow // GRANULE * GRANULE) if mixing is None and kernel is None else None
     most = clients.column_pass.most(max(len(rows), M), 24, GRANULE, most)  # a number is read, mixed and reduced
     for start, block, origin in clients.blocks(rows, most=most):
-        for low in range(0, block.width, block.width if mixing is None else narrow):
+        if kernel is not None:
+            if mixing is not None:
+                assert isinstance(block, Rows)
+                block = replace(block, mixing=Mixing(mixing, rest, origin))
+            kernel(block, out=written.part(start, start + block.width))
+        step = block.width if mixing is None else narrow
+        for low in range(0, 0 if kernel is not None else block.width, step):
             part, high = block, block.width
             if mixing is not None:
                 high = min(low + narrow, block.width)
                 mixtures = np.empty((M, high - low))
                 block.kernels.mixed(block, mixing, rest, origin, low, mixtures)
                 part = Rows.of(mixtures)
-            to = written.part(start + low, start + high)
-            if kernel is not None:
-                kernel(part, out=to)
-            else:
-                result = Rows.of(np.asarray(then.reduce(np.asarray(part)), dtype=np.float64)[None])
-                cpu.weighted_sum(result, np.ones(1), 0.0, None, to)
+            result = Rows.of(np.asarray(then.reduce(np.asarray(part)), dtype=np.float64)[None])
+            cpu.weighted_sum(result, np.ones(1), 0.0, None, written.part(start + low, start + high))
         clients.column_pass.release(clients.layout, [out.floats], start, start + block.width)
     return out.floats
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import numpy as np
@@ -103,10 +104,18 @@ class HostRows:
     @classmethod
     def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
         arrays = [row.floats for row in rows]
-        places = np.array([_place(array) for floats in arrays for array in floats]).reshape(len(rows), -1, 3)
-        pointers, steps, codes = np.ascontiguousarray(places.transpose(2, 0, 1))
-        table = Table(pointers, steps, layout.ends, codes.astype(np.uint8))
-        return cls(table, FLOAT64 if (codes == DOUBLE).any() else FLOAT32, arrays, needs_copy=not steps.all())
+        pointers, steps, codes = zip(*map(_place, chain.from_iterable(arrays)), strict=True)
+        shape = len(arrays), len(arrays[0])
+        dtype = FLOAT64 if DOUBLE in codes else FLOAT32
+        plain = shape[1] == 1 and set(codes) == {CODES[dtype]} and set(steps) == {dtype.itemsize}
+        table = Table(
+            np.array(pointers).reshape(shape),
+            np.array(steps).reshape(shape),
+            layout.ends,
+            np.array(codes, np.uint8).reshape(shape),
+            *((0, 0) if plain else (-1, -1)),
+        )
+        return cls(table, dtype, arrays, needs_copy=0 in steps)
 
     @classmethod
     def of_matrix(cls, x: Array) -> HostRows | None:

@@ -211,8 +211,8 @@ def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
     return ParsedUpdate(plain, leaves, layout, _row(leaves, layout))
 
 
-def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
-    """Return one update as `Updates` of a single client; raise ValueError if it holds no floats."""
+def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED, **points: Any) -> Updates:
+    """Return one update as `Updates` of one client, beside the server's own `points`; ValueError without floats."""
     if not parsed.layout.dim:
         raise ValueError(NO_FLOATS)
     return Updates(
@@ -224,6 +224,7 @@ def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
         quarantined={},
         containers=(parsed.plain,),
         column_pass=column_pass,
+        **points,
     )
 
 

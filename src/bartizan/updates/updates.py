@@ -109,10 +109,15 @@ class Updates:
     def on_gpu(self) -> bool:
         return self.rows.on_gpu
 
-    @cached_property
+    @property
     def all_rows(self) -> UpdateRows:
         """The rows of the clients, and after them that of the trusted update if there is one."""
-        return self.rows if self.trusted is None else self.rows.with_row(stack([self.trusted], self.layout))
+        return self.rows if self.trusted is None else self._rows_and_trusted
+
+    @cached_property
+    def _rows_and_trusted(self) -> UpdateRows:
+        assert self.trusted is not None
+        return self.rows.with_row(stack([self.trusted], self.layout))
 
     def blocks(
         self, rows: UpdateRows, multiple_of: int = 1, most: int | None = None

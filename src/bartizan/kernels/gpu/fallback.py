@@ -57,12 +57,13 @@ def rotated_by_torch(
         w = w.view(-1, count)
         plane = w[:, : planes * L].view(-1, planes, L)
         signs = 1 - 2 * ((plane[:, bits // 32] >> (bits % 32)[:, None]) & 1).double()
-        x = x * signs[:, :n]
+        drawn = w[:, planes * L : planes * L + n, None].long() & 0xFFFFFFFF
+        x = x.gather(3, (lanes ^ drawn % min(L, 2**32 // L)).expand_as(x)) * signs[:, :n]
         for stage in range(n.bit_length() - 1):
             pairs = x.view(M, -1, n >> (stage + 1), 2, L << stage)
             x = torch.stack([pairs[..., 0, :] + pairs[..., 1, :], pairs[..., 0, :] - pairs[..., 1, :]], -2)
         x = x.view(M, -1, n, L) * signs[:, n:]
-        sources = (lanes - w[:, planes * L : planes * L + n, None]) % L
+        sources = (lanes - drawn // (2**32 // L)) % L
         out += x.gather(3, sources.expand_as(x)).sum(1).view(M, k) / math.sqrt(n)
 
 

@@ -3,7 +3,8 @@
 A block of k coordinates is a table of N sub-blocks x L lanes. G warps work on a row: each of them reads the whole
 block (all but the first find it in L1) and makes the NC = N / G mixed sub-blocks that are its own, so that a thread
 holds no more than 64 numbers and their 64 sums. A warp holds all lanes of its sub-blocks, REP x 32 threads x VEC
-neighbours, so that a rotation never leaves it: neighbours turn by selects, threads by one shuffle per number.
+neighbours, so that a rotation never leaves it: neighbours turn by selects, threads by one shuffle per number. Lanes
+that are swapped before the mixing are loaded from where they lie; selects put a thread's neighbours in order.
 
 While a block is mixed each warp's own part of the next one is on its way into registers (EARLY), which then hold 64
 numbers more and are full. A prefetch of the whole next block into L2 was tried, and cost more than it gave.
@@ -101,6 +102,35 @@ def rolled(x, r, G: tl.constexpr, VEC: tl.constexpr, REP: tl.constexpr, LOGV: tl
 
 
 @triton.jit
+def swapped(x, s, G: tl.constexpr, VEC: tl.constexpr, LOGV: tl.constexpr):
+    """Move each thread's neighbours, [G, 32 VEC], to their places XOR s: the lowest bits of a swap of lanes."""
+    if VEC == 1:
+        return x
+    else:
+        e = neighbours(x, G, VEC)
+        for stage in tl.static_range(LOGV):
+            bit = ((s >> stage) & 1) != 0
+            y = ()
+            for i in tl.static_range(VEC):
+                y = y + (tl.where(bit, e[i ^ (1 << stage)], e[i]),)
+            e = y
+        return joined(e, 0, G, VEC)
+
+
+@triton.jit
+def _swaps(words, part, L: tl.constexpr, NC: tl.constexpr, PLANES: tl.constexpr):
+    """Load the swaps of NC sub-blocks from part * NC on, the lowest bits of their words: sub-block c's in thread c."""
+    return tl.load(words + PLANES * L + NC * part + tl.arange(0, 32)[None, :] % NC) & (L - 1)
+
+
+@triton.jit
+def _places(words, row, lane, rep, L: tl.constexpr, VEC: tl.constexpr, PLANES: tl.constexpr):
+    """Return where the numbers of the lanes lie in their sub-block, but for the order of each thread's neighbours."""
+    places = (lane + rep * 32 * VEC) ^ (tl.load(words + PLANES * L + row) & (L - VEC))
+    return tl.max_contiguous(tl.multiple_of(places, (1, VEC)), (1, VEC))
+
+
+@triton.jit
 def _words(words, bit, lane, L: tl.constexpr, VEC: tl.constexpr, REP: tl.constexpr):
     """Load each lane's word, with this bit as its lowest."""
     w = ()
@@ -120,25 +150,28 @@ def _odd(bits):
 def _read(
     place,
     part,
+    words,
     lane,
     L: tl.constexpr,
     NC: tl.constexpr,
     VEC: tl.constexpr,
     REP: tl.constexpr,
+    PLANES: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
-    """Load NC sub-blocks, from part * NC on."""
+    """Load NC sub-blocks with their lanes swapped, but for the order of each thread's neighbours."""
     row = place.to(tl.pointer_type(DTYPE))
     if part.shape[0] == 1:
         row = tl.multiple_of(row, ALIGN)
     else:
         row = tl.multiple_of(row, (ALIGN, ALIGN))
-    row += NC * L * part + lane
+    row += NC * L * part
     x = ()
     for c in tl.static_range(NC):
         for rep in tl.static_range(REP):
-            x = x + (tl.load(row + (c * L + rep * 32 * VEC), eviction_policy="evict_first"),)
+            at = _places(words, NC * part + c, lane, rep, L, VEC, PLANES)
+            x = x + (tl.load(row + (c * L + at), eviction_policy="evict_first"),)
     return x
 
 
@@ -146,27 +179,35 @@ def _read(
 def _signed(
     raw,
     w,
+    words,
     g,
     a,
     lane,
     origin_at,
+    W: tl.constexpr,
     L: tl.constexpr,
     NC: tl.constexpr,
     VEC: tl.constexpr,
     REP: tl.constexpr,
+    LOGV: tl.constexpr,
+    PLANES: tl.constexpr,
     ORIGIN: tl.constexpr,
     ORIGIN_ALIGN: tl.constexpr,
 ):
-    """Load part g ^ a of the block about the origin, with its random signs and those in the outputs of part g."""
+    """Take part g ^ a of the block about the origin, with its random signs and those in the outputs of part g."""
     part = g ^ a
     negative = (0 - _odd(g & part)).to(tl.uint32)
+    swaps = _swaps(words, part, L, NC, PLANES)
     y = ()
     for c in tl.static_range(NC):
+        swap = tl.gather(swaps, tl.full((W, 32), c, tl.int32), 1)
         for rep in tl.static_range(REP):
             x = raw[c * REP + rep].to(tl.float32)
             if ORIGIN is not None:
                 origin = tl.multiple_of(origin_at.to(tl.pointer_type(ORIGIN)), ORIGIN_ALIGN)
-                x = (x - tl.load(origin + (NC * L * part + lane + (c * L + rep * 32 * VEC)))).to(tl.float32)
+                at = NC * L * part + c * L + _places(words, NC * part + c, lane, rep, L, VEC, PLANES)
+                x = (x - tl.load(origin + at)).to(tl.float32)
+            x = swapped(x, swap, W, VEC, LOGV)
             y = y + (flipped(x, (w[rep] ^ negative) << (31 - c)),)
     return y
 
@@ -246,8 +287,9 @@ def sketch_kernel(
         place = tl.where(wide(begin) < whole, place, tail)
         lane = tl.arange(0, 32 * VEC)[None, :]
         if EARLY:
-            own = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
-            own_words = _words(words + (wide(begin) - first) * COUNT, NC * g, lane, L, VEC, REP)
+            now = words + (wide(begin) - first) * COUNT
+            own = _read(place, g, now, lane, L, NC, VEC, REP, PLANES, DTYPE, ALIGN)
+            own_words = _words(now, NC * g, lane, L, VEC, REP)
         else:
             own, own_words = (place,), (place,)
         for b in range(begin, end):
@@ -260,15 +302,17 @@ def sketch_kernel(
             # A warp adds up the G parts of the block with the signs of its own outputs, its own part first, so that the
             # warps read different lines. A Hadamard step without its scale: squares are G times those of the row.
             if EARLY:
-                u = _signed(own, own_words, g, 0, lane, from_origin, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+                u = _signed(
+                    own, own_words, now, g, 0, lane, from_origin, W, L, NC, VEC, REP, LOGV, PLANES, ORIGIN, ORIGIN_ALIGN
+                )
             else:
                 w = _words(now, NC * g, lane, L, VEC, REP)
-                u = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
-                u = _signed(u, w, g, 0, lane, from_origin, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+                u = _read(place, g, now, lane, L, NC, VEC, REP, PLANES, DTYPE, ALIGN)
+                u = _signed(u, w, now, g, 0, lane, from_origin, W, L, NC, VEC, REP, LOGV, PLANES, ORIGIN, ORIGIN_ALIGN)
             for a in range(1, G):
                 w = _words(now, NC * (g ^ a), lane, L, VEC, REP)
-                x = _read(place, g ^ a, lane, L, NC, VEC, REP, DTYPE, ALIGN)
-                x = _signed(x, w, g, a, lane, from_origin, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+                x = _read(place, g ^ a, now, lane, L, NC, VEC, REP, PLANES, DTYPE, ALIGN)
+                x = _signed(x, w, now, g, a, lane, from_origin, W, L, NC, VEC, REP, LOGV, PLANES, ORIGIN, ORIGIN_ALIGN)
                 y = ()
                 for j in tl.static_range(NC * REP):
                     y = y + (u[j] + x[j],)
@@ -284,10 +328,11 @@ def sketch_kernel(
 
             if EARLY:
                 own_words = _words(soon, NC * g, lane, L, VEC, REP)
-                own = _read(following, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+                own = _read(following, g, soon, lane, L, NC, VEC, REP, PLANES, DTYPE, ALIGN)
             u = mixed(u, LOGC, REP)
             w = _words(now, N + NC * g, lane, L, VEC, REP)
-            offsets = tl.load(now + PLANES * L + NC * g + tl.arange(0, 32)[None, :] % NC) & (L - 1)
+            offsets = tl.load(now + PLANES * L + NC * g + tl.arange(0, 32)[None, :] % NC)
+            offsets = (offsets.to(tl.uint32, bitcast=True) // (2**32 // L)).to(tl.int32)
             added = ()
             for c in tl.static_range(NC):
                 x = ()

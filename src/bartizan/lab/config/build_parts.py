@@ -23,13 +23,16 @@ from bartizan.sources.adapters import TwoSided
 from bartizan.sources.adapters.adapters import refusal_of
 
 if TYPE_CHECKING:
+    from bartizan.buffer import Buffer
     from bartizan.lab.config.experiment import Experiment
+
+MAX_AGE = 1000  # versions of a buffer: the laboratory's clients are slow, and not dead
 
 
 def check(experiment: Experiment) -> None:
     """Build every part that needs no data, so that wrong names and settings raise before training."""
-    m = experiment.clients.taking_part
-    rule = _in_section("rule", lambda: rule_for(experiment.rule, m, min(experiment.clients.n_byzantine, m))[0])
+    m, n = experiment.clients.taking_part, n_judged(experiment)
+    rule = _in_section("rule", lambda: rule_for(experiment.rule, n, min(experiment.clients.n_byzantine, n))[0])
     sketch = _in_section("sketch", lambda: sketch_of(experiment))
     attacker = _in_section("attack", lambda: attack_of(experiment.attack))
     known = needs(attacker) if callable(attacker) else frozenset()
@@ -70,11 +73,43 @@ def check(experiment: Experiment) -> None:
             f"attack.client is a row of the honest updates, 0 to {honest - 1}, and one client only if all take part; "
             f"got {copied}, and clients.participation = {experiment.clients.participation}."
         )
+    if experiment.server.buffer:
+        if experiment.model.adapters:
+            raise ConfigError("server.buffer is for whole models: leave model.adapters out.")
+        _in_section("server", lambda: buffer_of(experiment))
     _in_section("split", lambda: names.build(SPLITS[experiment.split.name], experiment.split.settings))
     if experiment.data.name not in DATASETS.built_in:
         _in_section("data", lambda: DATASETS.find(experiment.data.name))
     if experiment.model.name not in MODELS.built_in:  # those would import torch
         _in_section("model", lambda: MODELS.find(experiment.model.name))
+
+
+def n_judged(experiment: Experiment) -> int:
+    """Return how many clients the rule sees: those of a round, of a buffer, or all where a buffer remembers them."""
+    given, clients = experiment.server, experiment.clients
+    if not given.buffer:
+        return clients.taking_part
+    return clients.count if given.remember != "no" else given.buffer
+
+
+def buffer_of(experiment: Experiment, seed: int = 0) -> tuple[Buffer[Any], str]:
+    """Return the buffer of an experiment with `server.buffer`, and a note if its rule's n_byzantine was lowered.
+
+    Its rule withstands all attackers, and each judgement has a seed: a run that is resumed must find the same.
+    """
+    given, clients = experiment.server, experiment.clients
+    if given.buffer > clients.count:
+        raise ConfigError(f"server.buffer = {given.buffer} is more than clients.count = {clients.count}.")
+    rule, note = rule_for(experiment.rule, n_judged(experiment), clients.n_byzantine)
+    more: dict[str, Any] = {"max_staleness": MAX_AGE, "max_age": MAX_AGE, "seed": seed, "epoch": 1, "recheck": False}
+    buffer = Aggregator(rule, sketch_of(experiment)).buffer(
+        given.buffer,
+        staleness=None if given.staleness == "none" else given.staleness,
+        remember=given.remember != "no",
+        sum_remembered=given.remember == "sum",
+        **more,
+    )
+    return buffer, note
 
 
 def sketch_of(experiment: Experiment) -> Sketch:

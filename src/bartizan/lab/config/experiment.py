@@ -32,8 +32,11 @@ MAX_RUNS = 100_000
 MAX_FILE_BYTES = 2**24  # bytes of TOML
 # Its name, its device and the folders of its data and first weights change no number of it.
 NOT_IN_ID = ("name", "device", "grid")
-IN_ID_IF_SET = (("clients", "worker_momentum"), ("model", "adapters"))
-"""Keys that count in the id only if they are set, so that older runs keep their ids."""
+IN_ID_IF_SET = (
+    *(("clients", "worker_momentum", ""), ("clients", "speed", ""), ("model", "adapters", "")),
+    *(("server", "buffer", ""), ("server", "remember", "no"), ("server", "staleness", "polynomial")),
+)
+"""Keys that count in the id only if they are set, to neither nothing nor this, so that older runs keep their ids."""
 NAMED_SECTIONS = {"data": DATASETS, "model": MODELS}
 """Sections that can be given by the function that loads the data or makes the network."""
 
@@ -223,8 +226,8 @@ class Experiment:
         whole = {name: content for name, content in self.as_dict().items() if name not in NOT_IN_ID}
         whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
         whole["model"] = whole["model"] | {"weights": Path(self.model.weights).name}
-        for section, later in IN_ID_IF_SET:
-            if not whole[section][later]:
+        for section, later, usual in IN_ID_IF_SET:
+            if whole[section][later] in (0, usual):
                 whole[section] = {name: one for name, one in whole[section].items() if name != later}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
 

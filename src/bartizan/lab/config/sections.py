@@ -76,6 +76,9 @@ class ClientsSettings:
         least=0.0,
         most=MAX_MOMENTUM,
     )
+    speed: float = key(
+        0.0, "how many times longer the slowest client takes than the fastest; 0 makes all alike", least=0.0, most=1e6
+    )
     precision: str = key(
         "float32", "of their passes; bfloat16 is faster on a GPU and less exact", one_of=("float32", "bfloat16")
     )
@@ -121,6 +124,15 @@ class ServerSettings:
     momentum: float = key(0.9, "of the optimiser momentum", least=0.0, most=MAX_MOMENTUM)
     schedule: str = key("constant", "how the step size changes over the rounds", one_of=("constant", "cosine"))
     by_size: bool = key(True, "weigh clients by how many images they hold, as the paper's objective does")
+    buffer: int = key(0, "judge whenever so many clients have sent, without a barrier; 0 has rounds", least=0)
+    remember: str = key(
+        "no",
+        "of a buffer: let the last update of absent clients take part in the judgement, or in the sum too",
+        one_of=("no", "judge", "sum"),
+    )
+    staleness: str = key(
+        "polynomial", "of a buffer: how age lowers a weight, 1 / sqrt(1 + age) or not", one_of=("polynomial", "none")
+    )
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from bartizan.records import AnotherRunError, CorruptFileError, Recorded, Writer
 if TYPE_CHECKING:
     from bartizan.lab.training.population import Population
     from bartizan.lab.training.training_loop import Training
+    from bartizan.measure.sketches import Sketch
 
 Watch = Callable[[Mapping[str, Any]], None]
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -89,14 +90,21 @@ def _train(
     from bartizan.lab.training.reproducible import deterministic
     from bartizan.lab.training.training_loop import Training
 
+    kind = Training
+    if experiment.server.buffer:
+        from bartizan.lab.training.virtual_time import BufferedTraining
+
+        kind = BufferedTraining
+
     saved = Checkpoint.load(folder) if before is not None else None
     before = None if saved is None else lines_of(saved, folder, experiment)
     device = Training.device_of(experiment)
     with deterministic(device, None if before is None else before.run.get("threads")):
-        training = Training(experiment, device)
+        training = kind(experiment, device)
         if before is not None:
             _require_same_data(training.population, before, folder)
             _require_same_weights(training.first.digest if training.first else None, before, folder)
+            _require_same_sketch(training.sketch, before, folder)
         if saved is not None:
             try:
                 training.restore(saved.server, saved.history, saved.diverged, saved.clients)
@@ -234,6 +242,14 @@ def _require_same_weights(digest: str | None, before: Recorded, folder: Path) ->
     there = before.run.get("first_weights")
     if there != digest:
         raise _other(folder, f"from other first weights (model.weights): a file of hash {there}, here {digest}")
+
+
+def _require_same_sketch(sketch: Sketch, before: Recorded, folder: Path) -> None:
+    for line in before.rounds:
+        there = line.get("sketch_version", 1)
+        if line.get("sketch") == repr(sketch) and there != sketch.version:
+            how = f"with version {there} of its sketch, here {sketch.version}: seeds draw other projections"
+            raise _other(folder, how)
 
 
 def _other(folder: Path, how: str) -> AnotherRunError:

@@ -52,6 +52,17 @@ class Population:
     def sizes(self) -> Array:
         return np.array([len(part) for part in self.parts])
 
+    @cached_property
+    def durations(self) -> Array:
+        """Return the time that each client works: from 1 to `clients.speed`, its logarithm uniform.
+
+        Attackers are as fast as the fastest, and an attack with a `rate` so many times faster.
+        """
+        given = self.experiment
+        drawn = max(1.0, given.clients.speed) ** generator(given.seed, "speed").random(len(self.parts))
+        drawn[sorted(self.byzantine)] = 1 / given.attack.settings.get("rate", 1.0)
+        return drawn
+
     @property
     def note(self) -> str:
         """Return a warning about the split, or an empty string."""

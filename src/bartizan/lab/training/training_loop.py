@@ -36,10 +36,12 @@ from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
 from bartizan.measure import Exact
 from bartizan.measure.geometry import Geometry
-from bartizan.measure.sketches import Norms
+from bartizan.measure.sketches import Norms, named
 from bartizan.rules import Rule
 from bartizan.source import Aggregation
 from bartizan.updates import parse_updates
+
+MAX_EARLIER = 100  # rounds whose honest means an attack may send again
 
 
 class _RoundInput(NamedTuple):
@@ -106,6 +108,8 @@ class Training:
         published = self.attack is not None and "published" in needs(self.attack)
         self.initial = self.server.weights.clone() if published else None
         self.history: tuple[float, ...] = ()
+        self.earlier: list[Tensor] = []
+        """The honest means of the last rounds with attackers, if the attack needs them."""
         self.diverged = False
         self._warm_up()
 
@@ -162,13 +166,15 @@ class Training:
         }
 
     def state(self) -> tuple[dict[str, Any], tuple[float, ...], bool, dict[str, Any]]:
-        return self.server.state_dict(), self.history, self.diverged, self.clients.state_dict()
+        clients = self.clients.state_dict() | ({"earlier": self.earlier} if self.earlier else {})
+        return self.server.state_dict(), self.history, self.diverged, clients
 
     def restore(
         self, server: dict[str, Any], history: tuple[float, ...], diverged: bool, clients: dict[str, Any]
     ) -> None:
         self.server.load_state_dict(server)
         self.clients.load_state_dict(clients)
+        self.earlier = list(clients.get("earlier", ()))
         self.history, self.diverged = history, diverged
 
     def round(self, t: int) -> dict[str, Any]:
@@ -176,13 +182,16 @@ class Training:
         who = self.population.taking_part(t)
         evaluated = t % self.experiment.evaluation.every == 0 or t == self.experiment.rounds
         seed = round_seed(self.experiment.seed, "projection", t)
-        line: dict[str, Any] = {"round": t, "clients": who, "seed": str(seed), "sketch": repr(self.sketch)}
+        line: dict[str, Any] = {"round": t, "clients": who, "seed": str(seed), **named(self.sketch)}
         (aggregator, note, rows, trusted, loss), train = machine.timed(
             lambda: self._client_updates(who, t), self.device
         )
         notes = [*(self.first_notes if t == 1 else ()), note]
         line |= {"weights": None, "quarantined": {}, "seconds": {"train": train}, "loss": loss}
         line |= {"norm": None, "step": 0.0}
+        if self.experiment.clients.speed:  # the slowest client of each round sets its time
+            slowest = [self.population.durations[self.population.taking_part(u)].max() for u in range(1, t + 1)]
+            line["time"] = float(np.sum(slowest))
         given: dict[str, Any] = {"seed": seed, "trusted": trusted, "history": self.history, "sizes": self._sizes(who)}
         if self.server.last is not None:
             given["reference"] = self.server.last
@@ -267,9 +276,13 @@ class Training:
             "leaked_seed": seeds[-1],
             "past_seeds": tuple(seeds[:-1]),
             "published": None if self.initial is None else self.initial - self.server.weights,
+            "now": t,
+            "earlier": tuple(self._weights_or_changes(mean) for mean in self.earlier),
         }
         rng = reproducible.generator(seed, "attack", t)
         known = {name: one for name, one in known.items() if name in wanted}
+        if "earlier" in wanted:
+            self.earlier = [*self.earlier, mean][-MAX_EARLIER:]
         sent: Tensor = self.attack(self._weights_or_changes(honest), len(attackers), rng, **known)
         return self._weights_or_changes(sent)
 
@@ -291,7 +304,7 @@ class Training:
         return {
             "weights": result.weights,
             "quarantined": {str(who[row]): why for row, why in result.quarantined.items()},
-            "sketch": repr(result.sketch),
+            **named(result.sketch),
             "norm": norm,
             "step": self.server.step(result.update),
         }

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 import bartizan as bz
-from bartizan.flower import RobustStrategy
+from bartizan.flower import AsyncRobustStrategy, RobustStrategy
 
 app = ServerApp()
-DEFAULTS = {"rounds": 2, "n-byzantine": 1, "nodes": 9, "patience": 60.0, "ballast": 0}
+DEFAULTS = {"rounds": 2, "n-byzantine": 1, "nodes": 9, "patience": 60.0, "ballast": 0, "size": 0}
 """For a simulation that is started from Python, which has no run-config."""
 
 
@@ -24,7 +26,9 @@ def main(grid: Grid, context: Context) -> None:
     config = {"out": os.environ.get("CHARACTERS_OUT", ""), **DEFAULTS, **context.run_config}
     out = Path(str(config["out"]))
     (out / "server.pid").write_text(str(os.getpid()))
-    strategy = RobustStrategy(
+    size = int(config["size"])  # of a buffer, instead of rounds
+    kind: Any = partial(AsyncRobustStrategy, size=size, remember=True, max_staleness=50) if size else RobustStrategy
+    strategy = kind(
         bz.MultiKrum(n_byzantine=int(config["n-byzantine"])),
         sizes="reported",
         size_cap=1000,
