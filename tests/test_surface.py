@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,8 @@ def test_the_command_line_lists_everything_with_a_line_each(capsys):
 def test_what_can_not_be_run_is_one_line_and_status_2(capsys):
     assert cli.main(["demo", "aggregation", "--clients", "10", "--byzantine", "5", "--dim", "1k"]) == 2
     assert "n_byzantine can be at most" in capsys.readouterr().err
+
+
+def test_the_citation_names_this_version():
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {bz.__version__}\n" in citation

@@ -6,7 +6,6 @@ import argparse
 import importlib
 import logging
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -79,12 +78,10 @@ def main(
             return _interrupted()
         if not isinstance(wrong, (ValueError, OSError, MemoryError, ModuleNotFoundError)):
             raise
-        extra = re.search(r"bartizan(\[\w+\])", str(wrong)) if isinstance(wrong, ModuleNotFoundError) else None
-        checkout = f" (in a checkout: pip install '.{extra[1]}')" if extra else ""
         message = str(wrong)
         if isinstance(wrong, OSError) and wrong.filename is not None:
             message = f"{wrong.filename}: {wrong.strerror}"
-        print(f"{command}: {without_addresses_secrets(short(message, MAX_ERROR_CHARS))}{checkout}", file=sys.stderr)
+        print(f"{command}: {without_addresses_secrets(short(message, MAX_ERROR_CHARS))}", file=sys.stderr)
         return 2
     return status or 0
 

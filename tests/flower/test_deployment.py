@@ -20,7 +20,7 @@ import pytest
 
 from bartizan import records as results
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from bartizan.lab.report import load as report
 from deployment import Deployment, node_keys, secured, signal_all, simulate, wait_for
@@ -234,7 +234,7 @@ def test_a_long_run_whose_nodes_come_and_go_loses_and_leaks_nothing(tmp_path, ou
 
 @pytest.mark.slow
 def test_the_strategy_runs_in_flowers_simulation(tmp_path, out):
-    pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'bartizan[simulation]'")
+    pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install '.[simulation]'")
     code = (
         "from flwr.simulation import run_simulation as run; from characters import client_app as c, server_app as s;"
         "run(s.app, c.app, num_supernodes=9, backend_config={'client_resources': {'num_cpus': 1}})"

@@ -517,7 +517,7 @@ def test_all_assets_of_the_page_are_package_data():
 def test_without_matplotlib_the_page_is_written_and_the_extra_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(["report", str(write_run(tmp_path / "a", rounds=2))]) == 0
-    assert "bartizan[plot]" in capsys.readouterr().err
+    assert "'.[plot]'" in capsys.readouterr().err
     assert (tmp_path / "a" / "report.html").exists()
     assert not list(tmp_path.rglob("*.png"))
 
@@ -543,7 +543,7 @@ def test_without_tensorboard_nothing_is_written_and_the_extra_named(monkeypatch,
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     folder = write_run(tmp_path / "a", rounds=2)
     assert cli.main(["report", str(folder), "--tensorboard", str(tmp_path / "events")]) == 2
-    assert "bartizan[tensorboard]" in capsys.readouterr().err
+    assert "'.[tensorboard]'" in capsys.readouterr().err
     assert not (folder / "report.html").exists()
 
 

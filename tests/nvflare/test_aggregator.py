@@ -324,7 +324,7 @@ def test_without_nvflare_the_import_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvflare", None)
     for name in [name for name in sys.modules if name.startswith("bartizan.nvflare")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ModuleNotFoundError, match=r"bartizan.nvflare needs NVFlare: pip install 'bartizan\[nvflare\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"bartizan.nvflare needs NVFlare: pip install '.\[nvflare\]'"):
         import bartizan.nvflare  # noqa: F401
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bartizan._util.extras import missing_extra
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY
 from bartizan.lab.report.factors import Factors, setting
 from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run, mean, quantiles
@@ -94,7 +95,7 @@ def tensorboard() -> list[ModuleType]:
     try:
         return [import_module(f"tensorboard.{name}") for name in names]
     except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError("--tensorboard needs tensorboard: pip install 'bartizan[tensorboard]'") from missing
+        raise missing_extra("--tensorboard needs tensorboard", "tensorboard") from missing
 
 
 def write_events(runs: Sequence[Run], folder: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bartizan._util.atomic import write_whole
+from bartizan._util.extras import missing_extra
 from bartizan._util.regular_files import open_regular
 from bartizan.lab.report import figures, tables
 from bartizan.lab.report.content import Content, content, page
@@ -51,7 +52,7 @@ def write(
     except ModuleNotFoundError as absent:
         if absent.name is None or absent.name.split(".")[0] != "matplotlib":
             raise
-        missing = "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
+        missing = str(missing_extra("no PNG files, which need matplotlib", "plot"))
     write_whole(target, page(made))
     for name, whole in beside.items():
         write_whole(target.parent / name, whole)
