@@ -96,3 +96,9 @@ def test_what_can_not_be_run_is_one_line_and_status_2(capsys):
 def test_the_citation_names_this_version():
     citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
     assert f"\nversion: {bz.__version__}\n" in citation
+
+
+def test_a_system_without_posix_locks_is_named():
+    code = "import sys; sys.modules['fcntl'] = None; import bartizan"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    assert "bartizan needs Linux or macOS" in told
