@@ -11,6 +11,7 @@ from bartizan._util.regular_files import open_regular
 from bartizan.lab.report import figures, tables
 from bartizan.lab.report.content import Content, content, page
 from bartizan.lab.report.load import load
+from bartizan.watch.tensorboard_watch import event_modules
 
 MAKER = "bartizan report"
 """Software that the pictures name as their maker."""
@@ -40,7 +41,7 @@ def write(
     if target.suffix.lower() not in (".html", ".htm") or target.is_dir():
         raise ValueError(f"--out wants a file that ends in .html, got {str(target)!r}.")
     if tensorboard is not None:
-        tables.tensorboard()  # fail before anything is read or written
+        event_modules("--tensorboard")  # fail before anything is read or written
     made = content(load(Path(folder)), title)
     beside: dict[str, str | bytes] = {
         "runs.csv": tables.runs(made.runs, made.factors),
