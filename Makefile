@@ -28,7 +28,7 @@ test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow
 
 # Flower's lowest and highest version that pyproject.toml admits, each in an environment of its own.
-FLOWERS := 1.41.0 1.42.0
+FLOWERS := 1.39.0 1.42.0
 test-flower: $(FLOWERS:%=.venv-flower-%/ready)
 	for version in $(FLOWERS); do .venv-flower-$$version/bin/python -m pytest -m "not slow" tests/flower || exit 1; done
 
@@ -144,13 +144,12 @@ $(PEERS)/ready: pyproject.toml tests/peers/constraints.txt
 	$(PEERS_PIP) --no-deps byzfl byzpy --editable .
 	@touch $@
 
-# A package index may lack what a new Flower asks for; the dependencies of the lowest one serve it as well.
+# A package index may lack what another Flower asks for; the dependencies of the one in constraints.txt serve it as well.
 .venv-flower-%/ready: pyproject.toml constraints.txt
 	@echo "Installing Flower $* and what its tests need ..."
 	$(PYTHON) -m venv .venv-flower-$*
-	grep -v "^flwr=" constraints.txt > .venv-flower-$*/constraints.txt
-	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint .venv-flower-$*/constraints.txt \
-		--editable ".[flower,plot,torch]" hypothesis pytest flwr==$(firstword $(FLOWERS))
+	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+		--editable ".[flower,plot,torch]" hypothesis pytest
 	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet flwr==$* \
 		|| .venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --no-deps flwr==$*
 	@touch $@

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -29,24 +28,6 @@ from bartizan.lab.report.load import load
 from report_runs import CLASSES, HARM, LEVEL, write_brief, write_run, write_sweep
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028$\\frac{{data}}"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        program = None
-    if program is None:
-        why = "needs Chromium and the package playwright to look at the page"
-        if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @contextmanager

@@ -176,8 +176,8 @@ class RobustStrategy(FedAvg):
         first = records.deployment_line(self.name, self._settings["rule"], self._settings["sketch"], model.dim)
         with RunRecord(self.folder, first) as record:
             saved = record.load(model, self._settings)
-            for line in record.lines():
-                watch(line)
+            for earlier in record.lines():
+                watch(earlier)
             arrays = initial_arrays
             if saved.round:
                 log.info("Going on with the run in %s after round %d.", self.folder, saved.round)
