@@ -32,7 +32,7 @@ COMMANDS = {
     "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
 }
 MAX_ERROR_CHARS = 4000  # that are printed
-SHORT_COMMANDS = ("init", "report", "compare", "verify", "list", "warmup")  # whose output may be closed without an error
+SHORT_COMMANDS = ("init", "report", "compare", "verify", "list", "warmup")  # whose output may be closed
 ABOUT = "Byzantine-robust aggregation for federated learning."
 Commands = Mapping[str, tuple[str, str]]
 """The module of each command, with a function `add_to`, and what the command does."""
