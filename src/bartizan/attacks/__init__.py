@@ -22,10 +22,12 @@ from bartizan.attacks.formulas import (
     a_little_is_enough,
     alie_over_time,
     fall_of_empires,
+    hybrid_sparse,
     inner_product_manipulation,
     little_is_enough,
     mimic,
     none,
+    relocated_orthogonal_perturbation,
     sign_flip,
 )
 from bartizan.attacks.min_max import min_max, min_sum
@@ -52,6 +54,7 @@ __all__ = [
     "fang_trim",
     "garbage",
     "gaussian",
+    "hybrid_sparse",
     "infinity",
     "inner_product_manipulation",
     "little_is_enough",
@@ -68,6 +71,7 @@ __all__ = [
     "optimised_ipm",
     "optimised_null_space",
     "poison",
+    "relocated_orthogonal_perturbation",
     "replay",
     "sign_flip",
 ]
