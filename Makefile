@@ -57,7 +57,7 @@ theory: $(VENV)/dev
 RESULTS ?= studies/results/speed-cpu.json
 SPEED = FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/python -m studies speed --json $(RESULTS) --add
 SPEED_RULES := mean,krum,bulyan,geometric-median,mca,median
-SPEED_PEERS := byzfl,byzfl-numpy,torch
+SPEED_PEERS := byzfl,byzfl-numpy,krum,torch
 speed: $(PEERS)/ready $(VENV)/dev
 	rm -f $(RESULTS)
 	$(SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers $(SPEED_PEERS),byzpy,flower --clients 10 --dim 10k --repeats 25
@@ -136,12 +136,13 @@ $(VENV)/fuzz: $(VENV)/dev
 $(VENV):
 	$(PYTHON) -m venv $(VENV)
 
-# Without their dependencies: ByzFL and ByzPy ask for torchvision and an older torch, which their rules do not need.
+# Without their dependencies: ByzFL, ByzPy and krum ask for torchvision, and some for an older torch or a newer Python, which
+# their rules do not need.
 $(PEERS)/ready: pyproject.toml tests/peers/constraints.txt
-	@echo "Installing ByzFL, ByzPy and Flower beside bartizan (two minutes or three the first time) ..."
+	@echo "Installing ByzFL, ByzPy, krum and Flower beside bartizan (two minutes or three the first time) ..."
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS_PIP) torch numpy numba scipy cloudpickle pytest flwr rich matplotlib
-	$(PEERS_PIP) --no-deps byzfl byzpy --editable .
+	$(PEERS_PIP) --no-deps --ignore-requires-python byzfl byzpy krum --editable .
 	@touch $@
 
 # A package index may lack what another Flower asks for; the dependencies of the one in constraints.txt serve it as well.

@@ -106,7 +106,7 @@ def relocated_orthogonal_perturbation(
     r"""ROP: stand where the server last was, and push at an angle to the course (after Ozfatura et al., 2024).
 
     Sends :math:`\pi r + (1 - \pi) m + \ell \|m\| (\sin\theta \, o + \cos\theta \, u)`: m is the honest mean, u the unit
-    vector along :math:`\lambda r + (1 - \lambda) m`, and o the unit vector along the part of (1, ..., 1) orthogonal to u.
+    vector along :math:`\lambda r + (1 - \lambda) m`, and o the one along the part of (1, ..., 1) orthogonal to u.
     In the source r is the server's last momentum; here it is the sum of the aggregates so far at the length of m, and 0
     before the first. `place` is :math:`\pi`, `mix` :math:`\lambda`, `angle` :math:`\theta` in degrees, `length`
     :math:`\ell`.
