@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers paper theory speed speed-gpu fuzz check docs release clean
+.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers paper theory speed speed-gpu fuzz check docs notebooks release clean
 
 setup: $(VENV)/dev
 
@@ -92,6 +92,10 @@ docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html, or serve it: python3 -m http.server --directory build/site"
 
+# Notebooks of the torch tutorial and of reading a run with pandas, in build/notebooks.
+notebooks: $(VENV)/notebooks
+	$(BIN)/python docs/notebooks.py build/notebooks
+
 # sdist and wheel, in build/release/dist; the wheel is installed bare and with [lab] in empty environments, where the README runs.
 release: $(VENV)/release
 	$(BIN)/python tools/release.py
@@ -121,6 +125,11 @@ $(VENV)/slow: $(VENV)/dev
 $(VENV)/docs: pyproject.toml constraints.txt | $(VENV)
 	@echo "Installing what builds the documentation ..."
 	$(PIP) --editable ".[docs]"
+	@touch $@
+
+$(VENV)/notebooks: $(VENV)/dev
+	@echo "Installing what makes and runs notebooks ..."
+	$(PIP) --editable ".[dev,notebook]"
 	@touch $@
 
 $(VENV)/release: pyproject.toml constraints.txt | $(VENV)
