@@ -1,11 +1,11 @@
-"""Deprecate public names and arguments: they warn, go on working, and name a substitute (SUPPORT.md has the policy)."""
+"""Deprecate public names: they warn, go on working, and name a substitute (SUPPORT.md has the policy)."""
 
 from __future__ import annotations
 
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,16 +25,7 @@ def deprecated(since: str, instead: str) -> Callable[[Callable[P, R]], Callable[
     return decorate
 
 
-def renamed(given: dict[str, Any], old: str, new: str, since: str) -> None:
-    """Move the value of an argument to its new name in `given`, the keyword arguments of a call, and warn."""
-    if old in given:
-        if new in given:
-            raise TypeError(f"{old!r} is the old name of {new!r}: give {new!r} alone.")
-        given[new] = given.pop(old)
-        warn_deprecated(f"the argument {old!r}", since, repr(new), stacklevel=4)
-
-
-def warn_deprecated(what: str, since: str, instead: str, stacklevel: int = 3) -> None:
-    """Warn the caller of the function that calls this one's caller."""
+def warn_deprecated(what: str, since: str, instead: str) -> None:
+    """Warn the caller of the function that calls this one, such as one that was given an argument's old name."""
     message = f"{what} is deprecated since bartizan {since} and will be removed two minor releases later"
-    warnings.warn(f"{message}: use {instead}.", FutureWarning, stacklevel=stacklevel)
+    warnings.warn(f"{message}: use {instead}.", FutureWarning, stacklevel=3)

@@ -82,6 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         answers: dict[str, tuple[str, Callable[[], bytes]]] = {
             "/": ("text/html; charset=utf-8", self.server.shown.current),
             "/version": ("text/plain", lambda: self.server.shown.version().encode()),
+            "/favicon.ico": ("image/x-icon", bytes),
         }
         # A page of another site could make a browser ask under a name of its own that leads here.
         if self.headers.get("Host") not in self.server.names or self.path not in answers:
