@@ -19,7 +19,7 @@ def torch_loop(page: str) -> str:
     (model,) = re.findall(r"^model = .*$", setup, re.MULTILINE)
     page = page.replace('use_robust = "robust" in sys.argv', "use_robust = False").replace("import sys\n\n", "")
     before, rest = page.split("Run it twice:\n")
-    after = rest.split("\n\n", 2)[2]
+    after = rest.split("\n\n", 1)[1]
     again = f"The same from a new model, robustly:\n\n```python\nuse_robust = True\n{model}\n```\n\n"
     return f"{before}{again}```python\n{loop}```\n\n```python\n{shown}```\n\n{after}"
 
