@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers paper theory speed speed-gpu fuzz check docs release clean
+.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers paper theory speed speed-gpu fuzz check docs notebooks release clean
 
 setup: $(VENV)/dev
 
@@ -28,7 +28,7 @@ test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow
 
 # Flower's lowest and highest version that pyproject.toml admits, each in an environment of its own.
-FLOWERS := 1.41.0 1.42.0
+FLOWERS := 1.39.0 1.42.0
 test-flower: $(FLOWERS:%=.venv-flower-%/ready)
 	for version in $(FLOWERS); do .venv-flower-$$version/bin/python -m pytest -m "not slow" tests/flower || exit 1; done
 
@@ -57,7 +57,7 @@ theory: $(VENV)/dev
 RESULTS ?= studies/results/speed-cpu.json
 SPEED = FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/python -m studies speed --json $(RESULTS) --add
 SPEED_RULES := mean,krum,bulyan,geometric-median,mca,median
-SPEED_PEERS := byzfl,byzfl-numpy,torch
+SPEED_PEERS := byzfl,byzfl-numpy,krum,torch
 speed: $(PEERS)/ready $(VENV)/dev
 	rm -f $(RESULTS)
 	$(SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers $(SPEED_PEERS),byzpy,flower --clients 10 --dim 10k --repeats 25
@@ -92,6 +92,10 @@ docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html, or serve it: python3 -m http.server --directory build/site"
 
+# Notebooks of the torch tutorial and of reading a run with pandas, in build/notebooks.
+notebooks: $(VENV)/notebooks
+	$(BIN)/python docs/notebooks.py build/notebooks
+
 # sdist and wheel, in build/release/dist; the wheel is installed bare and with [lab] in empty environments, where the README runs.
 release: $(VENV)/release
 	$(BIN)/python tools/release.py
@@ -123,6 +127,11 @@ $(VENV)/docs: pyproject.toml constraints.txt | $(VENV)
 	$(PIP) --editable ".[docs]"
 	@touch $@
 
+$(VENV)/notebooks: $(VENV)/dev
+	@echo "Installing what makes and runs notebooks ..."
+	$(PIP) --editable ".[dev,notebook]"
+	@touch $@
+
 $(VENV)/release: pyproject.toml constraints.txt | $(VENV)
 	@echo "Installing what builds packages ..."
 	$(PIP) build setuptools
@@ -136,21 +145,21 @@ $(VENV)/fuzz: $(VENV)/dev
 $(VENV):
 	$(PYTHON) -m venv $(VENV)
 
-# Without their dependencies: ByzFL and ByzPy ask for torchvision and an older torch, which their rules do not need.
+# Without their dependencies: ByzFL, ByzPy and krum ask for torchvision, and some for an older torch or a newer Python, which
+# their rules do not need.
 $(PEERS)/ready: pyproject.toml tests/peers/constraints.txt
-	@echo "Installing ByzFL, ByzPy and Flower beside bartizan (two minutes or three the first time) ..."
+	@echo "Installing ByzFL, ByzPy, krum and Flower beside bartizan (two minutes or three the first time) ..."
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS_PIP) torch numpy numba scipy cloudpickle pytest flwr rich matplotlib
-	$(PEERS_PIP) --no-deps byzfl byzpy --editable .
+	$(PEERS_PIP) --no-deps --ignore-requires-python byzfl byzpy krum --editable .
 	@touch $@
 
-# A package index may lack what a new Flower asks for; the dependencies of the lowest one serve it as well.
+# A package index may lack what another Flower asks for; the dependencies of the one in constraints.txt serve it as well.
 .venv-flower-%/ready: pyproject.toml constraints.txt
 	@echo "Installing Flower $* and what its tests need ..."
 	$(PYTHON) -m venv .venv-flower-$*
-	grep -v "^flwr=" constraints.txt > .venv-flower-$*/constraints.txt
-	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint .venv-flower-$*/constraints.txt \
-		--editable ".[flower,plot,torch]" hypothesis pytest flwr==$(firstword $(FLOWERS))
+	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+		--editable ".[flower,plot,torch]" hypothesis pytest
 	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet flwr==$* \
 		|| .venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --no-deps flwr==$*
 	@touch $@

@@ -4,10 +4,10 @@ import pytest
 from _pytest.doctest import DoctestModule
 
 EXTRAS = {
-    **{"torch": "torch", "triton": "gpu", "rich": "cli", "matplotlib": "plot", "tensorboard": "tensorboard"},
+    **{"torch": "torch", "triton": "gpu", "matplotlib": "plot", "tensorboard": "tensorboard"},
     **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "ray", "dask": "dask"},
     **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev", "griffe": "docs", "nvflare": "nvflare"},
-    **{"pandas": "studies", "scipy": "studies"},
+    **{"pandas": "studies", "scipy": "studies", "fsspec": "remote"},
 }
 # Apps for Flower's processes, and measurements that import every library: no tests.
 collect_ignore = ["tests/support/flower_app", "tests/support/lora_app", "studies/measurements", "studies/__main__.py"]
@@ -34,7 +34,7 @@ def pytest_collectstart(collector):
             package = missing_package(error)
             if package is None:
                 raise
-            reason = f"{package} is not installed: pip install 'bartizan[{EXTRAS[package]}]'"
+            reason = f"{package} is not installed: pip install '.[{EXTRAS[package]}]'"
         pytest.skip(reason, allow_module_level=True)
 
     collector.collect = collect_or_skip

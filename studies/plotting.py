@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bartizan._util.atomic import write_whole
+from bartizan._util.extras import missing_extra
 
 # Distinguishable with any colour vision.
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b4549a", "#a67500", "#3a9bd5", "#5c4b9b", "#6c737d")
@@ -25,9 +26,7 @@ def new_figure(n_rows: int, n_columns: int, size: tuple[float, float], **more: A
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            "Figures need matplotlib: pip install 'bartizan[plot]'", name="matplotlib"
-        ) from missing
+        raise missing_extra("Figures need matplotlib", "plot", name="matplotlib") from missing
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     panels = figure.subplots(n_rows, n_columns, squeeze=False, **more)
     for panel in panels.flat:

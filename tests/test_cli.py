@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bartizan import cli
+from bartizan import __version__, cli
 
 SOURCE = str(Path(__file__).parents[1] / "src")
 EXTRAS = ("torch", "rich", "matplotlib", "PIL", "prodigyopt", "flwr", "tomli_w", "filelock", "safetensors", "triton")
@@ -79,8 +79,8 @@ def test_warmup_says_how_long_it_compiled(monkeypatch, capsys):
 def test_a_command_that_needs_an_extra_names_it(tmp_path):
     done = command("run", code=BARE, cwd=tmp_path, text=True)
     assert done.returncode == 2
-    assert "pip install 'bartizan[lab]'" in done.stderr
-    assert "in a checkout: pip install '.[lab]'" in done.stderr
+    assert "pip install '.[lab]' in a checkout" in done.stderr
+    assert f"pip install 'bartizan-{__version__}-py3-none-any.whl[lab]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -245,7 +245,7 @@ def test_the_tutorial_of_a_torch_loop_runs_as_it_says(tmp_path):
 
 def test_the_tutorial_of_an_own_attack_runs_as_it_says(tmp_path):
     pytest.importorskip("torch")
-    pytest.importorskip("prodigyopt", reason="the laboratory is not installed: pip install 'bartizan[lab]'")
+    pytest.importorskip("prodigyopt", reason="the laboratory is not installed: pip install '.[lab]'")
     programs(DOCS / "tutorials" / "own-attack.md", tmp_path)
     errors = dict(re.findall(r"^(.+?) +error ([\d.]+)", ran(tmp_path, "try_it.py"), re.MULTILINE))
     assert float(errors["mean"]) > 0.4 > 0.1 > float(errors["nnm >> geometric-median"])
@@ -277,7 +277,7 @@ server_app.app(LocalGrid(dict.fromkeys(range(1, 11), replies)), Context(1, 0, {}
 
 
 def test_the_tutorial_of_a_flower_app_survives_its_hostile_nodes(tmp_path):
-    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
     programs(DOCS / "tutorials" / "flower-app.md", tmp_path)
     (tmp_path / "blobs" / "__init__.py").touch()
     (tmp_path / "desk.py").write_text(DESK, encoding="utf-8")
@@ -287,7 +287,7 @@ def test_the_tutorial_of_a_flower_app_survives_its_hostile_nodes(tmp_path):
 
 
 def test_the_site_builds_without_a_warning(tmp_path):
-    pytest.importorskip("mkdocs", reason="the documentation's tools are not installed: pip install 'bartizan[docs]'")
+    pytest.importorskip("mkdocs", reason="the documentation's tools are not installed: pip install '.[docs]'")
     said = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
         cwd=ROOT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,14 @@ def test_the_command_line_lists_everything_with_a_line_each(capsys):
 def test_what_can_not_be_run_is_one_line_and_status_2(capsys):
     assert cli.main(["demo", "aggregation", "--clients", "10", "--byzantine", "5", "--dim", "1k"]) == 2
     assert "n_byzantine can be at most" in capsys.readouterr().err
+
+
+def test_the_citation_names_this_version():
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {bz.__version__}\n" in citation
+
+
+def test_a_system_without_posix_locks_is_named():
+    code = "import sys; sys.modules['fcntl'] = None; import bartizan"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    assert "bartizan needs Linux or macOS" in told

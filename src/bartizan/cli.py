@@ -6,7 +6,6 @@ import argparse
 import importlib
 import logging
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -26,13 +25,14 @@ COMMANDS = {
     "run": ("bartizan.lab.runs.command", "train a model under attack, as an experiment.toml says"),
     "sweep": ("bartizan.lab.runs.command", "run all experiments of an experiment.toml's [grid]"),
     "report": ("bartizan.lab.report.command", "one HTML page of a folder of runs"),
+    "compare": ("bartizan.lab.report.command", "the differences between two runs or sweeps, with intervals"),
     "aggregate": ("bartizan.aggregate_command", "one robust update from the updates in files and object stores"),
     "verify": ("bartizan.verify_command", "recompute committed rounds from their record"),
     "list": ("bartizan.cli", "show the rules, sketches, attacks, data sets and models, with plug-ins"),
     "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
 }
 MAX_ERROR_CHARS = 4000  # that are printed
-SHORT_COMMANDS = ("init", "report", "verify", "list", "warmup")  # which end without an error if their output is closed
+SHORT_COMMANDS = ("init", "report", "compare", "verify", "list", "warmup")  # whose output may be closed
 ABOUT = "Byzantine-robust aggregation for federated learning."
 Commands = Mapping[str, tuple[str, str]]
 """The module of each command, with a function `add_to`, and what the command does."""
@@ -79,12 +79,10 @@ def main(
             return _interrupted()
         if not isinstance(wrong, (ValueError, OSError, MemoryError, ModuleNotFoundError)):
             raise
-        extra = re.search(r"bartizan(\[\w+\])", str(wrong)) if isinstance(wrong, ModuleNotFoundError) else None
-        checkout = f" (in a checkout: pip install '.{extra[1]}')" if extra else ""
         message = str(wrong)
         if isinstance(wrong, OSError) and wrong.filename is not None:
             message = f"{wrong.filename}: {wrong.strerror}"
-        print(f"{command}: {without_addresses_secrets(short(message, MAX_ERROR_CHARS))}{checkout}", file=sys.stderr)
+        print(f"{command}: {without_addresses_secrets(short(message, MAX_ERROR_CHARS))}", file=sys.stderr)
         return 2
     return status or 0
 

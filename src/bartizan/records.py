@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bartizan._util import jsonl
+from bartizan import __version__
+from bartizan._util import jsonl, machine
 from bartizan._util.jsonl import CorruptFileError as CorruptFileError
 from bartizan._util.jsonl import encode as encode
 from bartizan._util.locks import is_at, try_lock
@@ -27,6 +28,14 @@ NAME = "results.jsonl"
 
 class AnotherRunError(FileExistsError):
     """The folder holds, or another process writes, a run that must not be replaced."""
+
+
+def deployment_line(name: str, rule: str, sketch: str, dim: int | None) -> dict[str, Any]:
+    """Return the first line of the record of a deployment, whose attackers and clients are not known yet."""
+    config = {"rule": {"name": rule}, "sketch": {"name": sketch}}
+    unknown = dict.fromkeys(("byzantine", "ratio", "sizes", "split", "classes"))
+    about = {"version": VERSION, "id": name, "name": name, "config": config, "dim": dim, "clients": []}
+    return {"kind": "run", **about, **unknown, "bartizan": __version__, "machine": machine.name_of("cpu")}
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ class Round(Generic[U]):
             raise TooFewClientsError(nobody_left(0, len(self._failed)) if self._failed else none, failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
-        recheck = recheck_sketch(len(ids), self._arrivals.sketch) if self._recheck else None
+        recheck = recheck_sketch(len(ids)) if self._recheck else None
         with NamedErrors(ids, self._failed):
             source = self._arrivals.source(stored, ids, self._failed, recheck, out, progress)
             return run(source, self._aggregator, history=self._history, recheck=recheck, watch=watch)

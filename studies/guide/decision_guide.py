@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from bartizan.lab.metrics import METRICS
+from bartizan.lab.report.intervals import interval
 from bartizan.lab.report.wording import level
-from studies.estimates import interval
 from studies.guide import experiments
 from studies.guide.kept_rows import kept, stage_file
 from studies.rows import RESULTS

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from studies.estimates import interval
+from bartizan.lab.report.intervals import interval
 from studies.guide.kept_rows import kept
 from studies.paper.compare import MARGIN
 from studies.tables import markdown_table

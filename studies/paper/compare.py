@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from scipy.stats import spearmanr
 
-from studies.estimates import interval
+from bartizan.lab.report.intervals import interval
 from studies.paper import kept_runs
 from studies.paper.cells import ABLATION, STRESS, PaperCell, PaperValue, bases, cells, stress_cells
 from studies.paper.kept_runs import RunSummary

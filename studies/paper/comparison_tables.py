@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from bartizan._util.jsonl import flatten
-from studies.estimates import interval
+from bartizan.lab.report.intervals import interval
 from studies.paper import compare
 from studies.paper.cells import ABLATION
 from studies.paper.compare import CellComparison, Comparison, Summary

@@ -20,7 +20,10 @@ from studies.speed.engines import Bartizan, Engine, rule_of
 from studies.speed.problem import Problem
 from studies.speed.speed_rows import RowPrinter, load
 
-LIBRARIES = (other_libraries.ByzFL, other_libraries.ByzFLNumPy, other_libraries.ByzPy, other_libraries.Flower)
+LIBRARIES = (
+    *(other_libraries.ByzFL, other_libraries.ByzFLNumPy, other_libraries.ByzPy),
+    *(other_libraries.KrumPackage, other_libraries.Flower),
+)
 PEERS: dict[str, type[Engine]] = {
     engine.name: engine for engine in (*LIBRARIES, torch_baselines.Torch, torch_baselines.PairLoop)
 }

@@ -94,6 +94,29 @@ class ByzPy(Engine):
         return list(problem.tensor())
 
 
+class KrumPackage(Engine):
+    """The package `krum` of the rule's authors, on one tensor."""
+
+    name = "krum"
+    exact = False
+
+    def rules(self, problem: Problem) -> Rules:
+        def rule(module: str, name: str) -> Any:
+            return getattr(_import(f"krum.primitives.aggregators.{module}"), name)
+
+        about = {"n": problem.clients, "f": problem.byzantine}
+        m = problem.clients - problem.byzantine
+        return {
+            "mean": lambda x: rule("average", "Average").aggregate(x),
+            "krum": lambda x: rule("krum", "Krum").aggregate(x, **about),
+            "multi-krum": lambda x: rule("multikrum", "MultiKrum").aggregate(x, **about, m=m),
+            "bulyan": lambda x: rule("bulyan", "Bulyan").aggregate(x, **about),
+            "geometric-median": lambda x: rule("geometric_median", "GeometricMedian").aggregate(x, **about),
+            "median": lambda x: rule("median", "Median").aggregate(x, **about),
+            "trimmed-mean": lambda x: rule("trimmed_mean", "TrimmedMean").aggregate(x, **about),
+        }
+
+
 class Flower(Engine):
     """Flower's strategies, from replies in bytes to new arrays."""
 

@@ -102,6 +102,23 @@ def against_krum(x, least_step=1e-5):
     return -step * s
 
 
+def relocated(x, course, place, mix, angle, length):
+    """Gram and Schmidt instead of the source's projection."""
+    mean = x.mean(axis=0)
+    size = np.linalg.norm(mean)
+    before = course / np.linalg.norm(course) * size if course.any() else np.zeros(P)
+    towards = mix * before + (1 - mix) * mean
+    frame = np.linalg.qr(np.stack([towards, np.ones(P)], axis=1))[0].T
+    u, o = (row * np.sign(row @ to) for row, to in zip(frame, (towards, np.ones(P)), strict=True))
+    return place * before + (1 - place) * mean + length * size * (np.sin(angle) * o + np.cos(angle) * u)
+
+
+def sparse(x, n_sensitive, factor):
+    mean, scale = x.mean(axis=0), np.full(P, abs(NormalDist().inv_cdf(5 / 9)))
+    scale[sorted(range(P), key=lambda j: -abs(mean[j]))[:n_sensitive]] = factor
+    return mean - scale * x.std(axis=0)
+
+
 COURSE = np.where(np.arange(P) % 3 == 0, -2.0, np.arange(P) % 3)  # of both signs
 
 FORMULAS = {
@@ -128,6 +145,14 @@ FORMULAS = {
     "flood": ({}, lambda x: -3 * x.mean(axis=0)),
     "wait-and-strike before": ({"now": 20}, lambda x: x.mean(axis=0)),
     "wait-and-strike": ({"now": 21, "factor": 4}, lambda x: -4 * x.mean(axis=0)),
+    "rop": ({"published": COURSE}, lambda x: relocated(x, COURSE, 1.0, 0.9, np.pi / 2, 1.0)),
+    "rop at first": ({"published": np.zeros(P)}, lambda x: relocated(x, np.zeros(P), 1.0, 0.9, np.pi / 2, 1.0)),
+    "rop elsewhere": (
+        {"published": COURSE, "place": 0.25, "mix": 0.5, "angle": 240.0, "length": 3},
+        lambda x: relocated(x, COURSE, 0.25, 0.5, 4 / 3 * np.pi, 3),
+    ),
+    "hybrid-sparse": ({}, lambda x: sparse(x, 4, 1.5)),  # 0.5% of 700 coordinates, rounded up
+    "hybrid-sparse wide": ({"share": 0.5, "factor": -3}, lambda x: sparse(x, 350, -3)),
     "fang-krum": ({}, against_krum),
     "fang-krum coarsely": ({"least_step": 1e9}, lambda x: against_krum(x, 1e9)),
     "mimic": ({}, mimicked),

@@ -298,4 +298,4 @@ def test_a_strategy_that_is_started_again_begins_anew():
 def test_without_flower_the_error_names_the_extra():
     code = "import sys; sys.modules['flwr'] = None; import bartizan.flower"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
-    assert "bartizan.flower needs Flower: pip install 'bartizan[flower]'" in told
+    assert "bartizan.flower needs Flower: pip install '.[flower]'" in told

@@ -212,7 +212,7 @@ def test_what_is_not_finite_shows_in_its_own_row_and_nowhere_else(bad, name):
 def test_a_missing_triton_names_the_extra():
     code = "import sys; sys.modules['triton'] = None; import bartizan.kernels.gpu"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'bartizan[gpu]'" in run.stderr
+    assert "pip install '.[gpu]'" in run.stderr
 
 
 @pytest.mark.parametrize("sized", [False, True])

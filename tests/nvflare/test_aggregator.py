@@ -14,6 +14,8 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 import bartizan as bz
+from bartizan import records
+from bartizan.lab.report.load import load
 from bartizan.nvflare import RobustAggregator, load_reputation
 from nvflare_server import ERRORS, Server, fedavg, scatter_and_gather
 
@@ -324,7 +326,7 @@ def test_without_nvflare_the_import_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvflare", None)
     for name in [name for name in sys.modules if name.startswith("bartizan.nvflare")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ModuleNotFoundError, match=r"bartizan.nvflare needs NVFlare: pip install 'bartizan\[nvflare\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"bartizan.nvflare needs NVFlare: pip install '.\[nvflare\]'"):
         import bartizan.nvflare  # noqa: F401
 
 
@@ -347,3 +349,24 @@ def test_a_job_that_aggregates_on_a_site_ends_at_its_start_and_says_why(tmp_path
     (reason,) = server.panics
     assert "runs on the server only" in reason
     assert "as swarm learning does" in reason
+
+
+def test_nvflare_passes_on_every_line_and_writes_a_record_for_the_report(tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr("bartizan.nvflare.aggregator.watcher", lambda name, **settings: lines.append)
+    answers = [full] * 7 + [HOSTILE["NaN"], HOSTILE["an error"]]
+    aggregator = RobustAggregator("multi-krum", 2, watch={"name": "tensorboard", "folder": "/logs"})
+    run(tmp_path, aggregator, numpy_model(), dict(zip(SITES, answers, strict=True)), rounds=2)
+    (folder,) = {path.parent for path in tmp_path.rglob(records.NAME)}
+    assert [line["kind"] for line in lines] == [line["kind"] for line in records.read(folder).lines()]
+    (shown,) = load(folder).runs
+    assert (shown.status, shown.n_rounds, set(shown.clients)) == ("finished", 2, set(SITES))
+    assert shown.quarantined[:, shown.clients.index(SITES[7])].all()
+    assert shown.failed[:, shown.clients.index(SITES[8])].all()
+
+
+def test_a_callback_that_can_not_be_made_does_not_end_the_job(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("bartizan.nvflare.aggregator.watcher", lambda name: 1 / 0)
+    model = run(tmp_path, RobustAggregator("multi-krum", 2, watch="mlflow"), numpy_model(), dict.fromkeys(SITES, full))
+    assert moved(model)
+    assert "watch raised ZeroDivisionError at round 1" in caplog.text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'bartizan[simulation]'")
+pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install '.[simulation]'")
 pytest.importorskip("peft", reason="peft is not installed; `make test-slow` installs it")
 
 from deployment import simulate

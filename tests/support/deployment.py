@@ -12,10 +12,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 BIN = Path(sys.executable).parent
+ONE_PORT = find_spec("flwr.supernode.fleet_http_client") is not None
+"""From Flower 1.41 on nodes and users reach a SuperLink at one address, by HTTP."""
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -105,6 +108,7 @@ class Deployment(Processes):
         super().__init__(folder)
         self.root, self.secured = list(root), list(secured) or ["--insecure"]
         self.address = f"127.0.0.1:{free_port()}"
+        self.for_nodes = self.address if ONE_PORT else f"127.0.0.1:{free_port()}"
 
     def __enter__(self) -> Deployment:
         super().__enter__()
@@ -112,6 +116,7 @@ class Deployment(Processes):
         (self.home / "config.toml").write_text(f'[superlink.loop]\naddress = "{self.address}"\n{trust}\n')
         host, port = self.address.split(":")
         where = ["--host", host, "--port", port, "--disable-runtime-dependency-installation"]
+        where += [] if ONE_PORT else ["--fleet-api-address", self.for_nodes]
         try:
             self.begin("superlink", "flower-superlink", *self.secured, *where)
             wait_for(lambda: listens(int(port)), 60, f"a SuperLink on port {port}")
@@ -124,7 +129,7 @@ class Deployment(Processes):
         """Start one; `program` takes the place of `flower-supernode` where a SuperNode itself is hostile."""
         text = " ".join(f"{key}={toml(value)}" for key, value in config.items())
         port = ["--host", "127.0.0.1", "--port", str(free_port())]
-        command = [*(program or ["flower-supernode"]), *self.root, "--superlink", self.address, *port, *options]
+        command = [*(program or ["flower-supernode"]), *self.root, "--superlink", self.for_nodes, *port, *options]
         # Not all at once: a ClientApp that does not run after 30 seconds is started again, beside the first.
         apart = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(0.3 + 0.5 * config["number"])}
         return self.begin(f"supernode-{config['number']}", *command, "--node-config", text, **apart)

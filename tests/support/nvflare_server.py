@@ -123,6 +123,7 @@ class Server:
         self.abort.trigger(True)
         flow.join(10)
         self.communicator.finalize_run(fl_ctx)
+        self.fire_event(EventType.END_RUN, fl_ctx)
         if self.panics or hung:
             raise RuntimeError(self.panics or "the job did not end")
         if isinstance(self.controller, FedAvg):

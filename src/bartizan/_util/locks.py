@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from typing import IO, Any
+
+try:
+    import fcntl
+except ModuleNotFoundError as missing:
+    system = "bartizan needs Linux or macOS, whose files it locks and maps; on Windows, install it in WSL 2"
+    raise ModuleNotFoundError(system) from missing
 
 
 def try_lock(file: int | IO[Any]) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bartizan._util.extras import missing_extra
+
 T = TypeVar("T")
 
 
@@ -28,7 +30,7 @@ def torch_for(what: str) -> Any:
     try:
         import torch
     except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(f"{what} needs torch: pip install 'bartizan[torch]'") from missing
+        raise missing_extra(f"{what} needs torch", "torch") from missing
     return torch
 
 

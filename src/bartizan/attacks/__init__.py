@@ -22,10 +22,12 @@ from bartizan.attacks.formulas import (
     a_little_is_enough,
     alie_over_time,
     fall_of_empires,
+    hybrid_sparse,
     inner_product_manipulation,
     little_is_enough,
     mimic,
     none,
+    relocated_orthogonal_perturbation,
     sign_flip,
 )
 from bartizan.attacks.min_max import min_max, min_sum
@@ -54,6 +56,7 @@ __all__ = [
     "flood",
     "garbage",
     "gaussian",
+    "hybrid_sparse",
     "infinity",
     "inner_product_manipulation",
     "little_is_enough",
@@ -70,6 +73,7 @@ __all__ = [
     "optimised_ipm",
     "optimised_null_space",
     "poison",
+    "relocated_orthogonal_perturbation",
     "replay",
     "send_old",
     "sign_flip",

@@ -38,6 +38,8 @@ ATTACKS = Registry(
         "foe": formulas.fall_of_empires,
         "alie": formulas.a_little_is_enough,
         "alie-over-time": formulas.alie_over_time,
+        "rop": formulas.relocated_orthogonal_perturbation,
+        "hybrid-sparse": formulas.hybrid_sparse,
         "ipm": formulas.inner_product_manipulation,
         "optimised-alie": optimised.optimised_alie,
         "optimised-ipm": optimised.optimised_ipm,

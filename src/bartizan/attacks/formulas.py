@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 
 import numpy as np
@@ -20,7 +21,7 @@ from bartizan.attacks.honest_updates import (
     squared_distances,
     std,
 )
-from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, attack
+from bartizan.attacks.parameters import FRACTION, INDEX_OR_NONE, NUMBER, attack
 from bartizan.updates.layout import is_tensor, on_host
 
 
@@ -88,6 +89,65 @@ def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vec
     way = sign(narrowed(np.asarray(on_host(published), dtype=np.float64), centre))
     way = way + (way == 0) * sign(centre)
     return repeat_row(narrowed(centre - z * spread * way, honest), count)
+
+
+@attack(place=FRACTION, mix=FRACTION, angle=NUMBER, length=NUMBER)
+def relocated_orthogonal_perturbation(
+    honest: Matrix,
+    count: int,
+    rng: Generator,
+    *,
+    published: Vector,
+    place: float = 1.0,
+    mix: float = 0.9,
+    angle: float = 90.0,
+    length: float = 1.0,
+) -> Matrix:
+    r"""ROP: stand where the server last was, and push at an angle to the course (after Ozfatura et al., 2024).
+
+    Sends :math:`\pi r + (1 - \pi) m + \ell \|m\| (\sin\theta \, o + \cos\theta \, u)`: m is the honest mean, u the unit
+    vector along :math:`\lambda r + (1 - \lambda) m`, and o the one along the part of (1, ..., 1) orthogonal to u.
+    In the source r is the server's last momentum; here it is the sum of the aggregates so far at the length of m, and 0
+    before the first. `place` is :math:`\pi`, `mix` :math:`\lambda`, `angle` :math:`\theta` in degrees, `length`
+    :math:`\ell`.
+
+    >>> known = np.array([0.0, 8.0])
+    >>> relocated_orthogonal_perturbation([[0.0, 2.0]], 1, np.random.default_rng(0), published=known)[0].round(6)
+    array([2., 2.])
+    """
+    m = by_columns(honest, mean, wide=True)
+    size, course = _length(m), narrowed(np.asarray(on_host(published), dtype=np.float64), m)
+    r = course * (size / (_length(course) or 1.0))
+    u = mix * r + (1 - mix) * m if _length(course) else m
+    u = u / (_length(u) or 1.0)
+    o = 1.0 - float(u.sum()) * u
+    o = o / (_length(o) or 1.0)
+    push = math.sin(math.radians(angle)) * o + math.cos(math.radians(angle)) * u
+    return repeat_row(narrowed(place * r + (1 - place) * m + length * size * push, honest), count)
+
+
+def _length(vector: Vector) -> float:
+    return math.sqrt(float((vector * vector).sum()))
+
+
+@attack(share=FRACTION, factor=NUMBER)
+def hybrid_sparse(honest: Matrix, count: int, rng: Generator, *, share: float = 0.005, factor: float = 1.5) -> Matrix:
+    r"""Hybrid sparse: a visible push on few sensitive coordinates, ALIE on all others (after Ozfatura et al., 2026).
+
+    Sends :math:`m - \sigma s`, with the honest mean m and the standard deviations :math:`\sigma`; s is `factor` on the
+    `share` of the coordinates with the largest :math:`|m|`, and ALIE's |z| elsewhere. The source finds sensitive
+    weights by pruning the network at its start; an update alone shows where the loss is steepest.
+
+    >>> hybrid_sparse([[9.0, 1.0], [11.0, 3.0], [10.0, 2.0]], 2, np.random.default_rng(0), share=0.5)[0].round(2)
+    array([8.78, 1.65])
+    """
+    z = abs(hiding_z(len(honest), count))
+    m, spread = by_columns(honest, mean, wide=True), by_columns(honest, std, wide=True)
+    sizes = np.abs(np.asarray(on_host(m)))
+    n_sensitive = math.ceil(share * len(sizes))
+    scale = np.full(len(sizes), z)
+    scale[np.argsort(-sizes, kind="stable")[:n_sensitive]] = factor
+    return repeat_row(narrowed(m - narrowed(scale, m) * spread, honest), count)
 
 
 def hiding_z(n_honest: int, count: int) -> float:

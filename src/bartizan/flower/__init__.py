@@ -1,9 +1,11 @@
 """Robust aggregation inside a Flower app: one strategy, in place of `FedAvg`."""
 
+from bartizan._util.extras import missing_extra
+
 try:
     import flwr as _flwr  # noqa: F401
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("bartizan.flower needs Flower: pip install 'bartizan[flower]'") from missing
+    raise missing_extra("bartizan.flower needs Flower", "flower") from missing
 
 from bartizan.flower.async_strategy import AsyncRobustStrategy
 from bartizan.flower.committed_mod import committed_mod

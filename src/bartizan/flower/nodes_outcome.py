@@ -10,7 +10,6 @@ import numpy as np
 
 from bartizan.flower.replies import Model
 from bartizan.judge.round_outcome import RoundOutcome
-from bartizan.measure.sketches import named
 from bartizan.sources.adapters.adapter_round import AdapterAggregation
 
 
@@ -47,25 +46,14 @@ class NodesOutcome(RoundOutcome):
                 metrics["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
         return metrics
 
-    def line(self, model: Model) -> dict[str, Any]:
-        """Return the round's line of results.jsonl; ids are strings, since JavaScript's numbers have 53 bits."""
-        lists = {"weights": self.weights, "sizes": self.sizes or None, "scores": self.scores}
-        line: dict[str, Any] = {
-            "round": self.round,
-            "clients": [str(node) for node in self.clients],
-            "weights": None,
-            **{key: [values[node] for node in self.clients] for key, values in lists.items() if values is not None},
-            "quarantined": {str(node): reason for node, reason in self.quarantined.items()},
-            "failed": {str(node): reason for node, reason in self.failed.items()},
-            "seconds": {"train": self.waiting},
-        }
+    def measured_line(self, model: Model) -> dict[str, Any]:
+        """Return the round's line of results.jsonl, with its times and the norm of the model's step."""
+        line = self.line()
+        seconds = {"train": self.waiting, **line.get("seconds", {})}
         if (result := self.result) is not None:
-            line["seconds"] |= {**result.seconds, "sketch": self.reading + result.seconds["sketch"]}
-            line |= {"n_byzantine": result.n_byzantine, "seed": str(result.seed), **named(result.sketch)}
+            seconds["sketch"] += self.reading
             if not isinstance(result, AdapterAggregation):  # whose factors move without a change of their products
                 floats = {name: new for name, new in result.update.items() if new.dtype.kind == "f"}
                 steps = [np.subtract(new, model.arrays[name], dtype=np.float64) for name, new in floats.items()]
                 line["norm"] = float(np.linalg.norm([np.linalg.norm(step.ravel()) for step in steps]))
-        if self.refused:
-            line["note"] = f"The round was refused and the model kept: {self.refused}"
-        return line
+        return line | {"seconds": seconds}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from bartizan import __version__, records
-from bartizan._util import machine
+from bartizan import records
 from bartizan._util.atomic import write_whole
 from bartizan._util.locks import is_at
 from bartizan.flower import saved_state
@@ -18,14 +18,6 @@ from bartizan.flower.saved_state import ADVICE, Saved
 from bartizan.records import AnotherRunError, CorruptFileError
 
 log = logging.getLogger("flwr")
-
-
-def run_line(name: str, settings: Mapping[str, str], dim: int) -> dict[str, Any]:
-    """Return the first line of a run's record; clients are added to it when they are asked."""
-    config = {key: {"name": settings[key]} for key in ("rule", "sketch")}
-    unknown = dict.fromkeys(("byzantine", "ratio", "sizes", "split", "classes"))
-    about = {"version": records.VERSION, "id": name, "name": name, "config": config, "dim": dim}
-    return {"kind": "run", **about, **unknown, "bartizan": __version__, "machine": machine.name_of("cpu")}
 
 
 class RunRecord:
@@ -77,21 +69,27 @@ class RunRecord:
 
     def add(self, line: Mapping[str, Any], clients: Iterable[str], saved: Saved) -> None:
         """Append a round's line, write the checkpoint, and wait until the disk has both."""
+        self._run["clients"] = list(dict.fromkeys([*self._run["clients"], *clients]))
+        self._keep({"kind": "round", **line})
         if self.folder is None:
             return
-        self._run["clients"] = list(dict.fromkeys([*self._run.get("clients", []), *clients]))
-        self._keep({"kind": "round", **line})
         self._added = True
         with self._logging_errors():
             self._write(self.folder)
             saved_state.save(self.folder, saved)
 
-    def end(self, seconds: float, status: str) -> None:
-        """Write the last line, if any round was added."""
+    def end(self, seconds: float, status: str) -> dict[str, Any]:
+        """Return the last line, which is written if any round was added."""
+        best = {"best": max(self._accuracies), "last": self._accuracies[-1]} if self._accuracies else {}
+        line = {"kind": "end", "status": status, "seconds": seconds, **best}
         if self.folder is not None and self._added:
-            best = {"best": max(self._accuracies), "last": self._accuracies[-1]} if self._accuracies else {}
             with self._logging_errors():
-                self._write(self.folder, {"kind": "end", "status": status, "seconds": seconds, **best})
+                self._write(self.folder, line)
+        return line
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the first line and those of the rounds so far."""
+        return [self._run, *map(json.loads, self._rounds)]
 
     def _keep(self, line: Mapping[str, Any]) -> None:
         self._rounds.append(records.encode(line))

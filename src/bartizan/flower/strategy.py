@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
+from bartizan import records
 from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.errors import server_problem
@@ -32,7 +33,7 @@ from bartizan.flower.replies import (
     without_arrays,
 )
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.run_record import RunRecord, run_line
+from bartizan.flower.run_record import RunRecord
 from bartizan.flower.saved_state import Saved
 from bartizan.judge.client_reports import SizePolicy
 from bartizan.judge.reputation import Reputation, Suspect
@@ -43,6 +44,7 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sources.adapters.adapter_round import AdapterRound, check_adapters
 from bartizan.sources.adapters.adapters import LoRA, server_adapter
 from bartizan.updates.layout import Unreadable
+from bartizan.watch.base import Guarded, Watch
 
 AnyRound = Round[Any] | AdapterRound
 M = TypeVar("M")
@@ -73,6 +75,8 @@ class RobustStrategy(FedAvg):
         spill: A folder to keep replies in instead of memory.
         folder: Where the run is recorded, for `bartizan report`, and from where it continues after a restart.
         name: The name of the run there.
+        watch: Called with each line of the run as it stands in its results.jsonl, for tracking (`bartizan.watch`); of a
+            run that is continued with the earlier ones too. What it raises is logged, and the run goes on.
         min_train_nodes: How many nodes to ask at least; by default the fewest that the rule needs.
         min_available_nodes: How many nodes must be connected; by default as many as `min_train_nodes`.
         connect_timeout: Seconds that a round waits for them to connect; then the round keeps the old model.
@@ -94,6 +98,7 @@ class RobustStrategy(FedAvg):
         spill: str | os.PathLike[str] | None = None,
         folder: str | os.PathLike[str] | None = None,
         name: str = "flower",
+        watch: Watch | None = None,
         min_train_nodes: int | None = None,
         min_available_nodes: int | None = None,
         connect_timeout: float = 600.0,
@@ -123,7 +128,7 @@ class RobustStrategy(FedAvg):
         check_committed(committed, self.aggregator, sizes=sizes, trusted_fn=trusted_fn, adapters=adapters)
         self.committed = committed
         self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters
-        self.spill, self.name = spill, name
+        self.spill, self.name, self.watch = spill, name, watch
         self.connect_timeout, self.max_missed_rounds = connect_timeout, max_missed_rounds
         self.folder = None if folder is None else Path(folder).expanduser()
         self.reputation = Reputation()
@@ -167,8 +172,12 @@ class RobustStrategy(FedAvg):
         model = Model.of(initial_arrays)  # raises now if it can't be aggregated, not at the first reply
         if self.adapters is not None:
             server_adapter("The global model", model.arrays, self.adapters)
-        with RunRecord(self.folder, run_line(self.name, self._settings, model.dim)) as record:
+        watch = Guarded(self.watch, log.error)
+        first = records.deployment_line(self.name, self._settings["rule"], self._settings["sketch"], model.dim)
+        with RunRecord(self.folder, first) as record:
             saved = record.load(model, self._settings)
+            for earlier in record.lines():
+                watch(earlier)
             arrays = initial_arrays
             if saved.round:
                 log.info("Going on with the run in %s after round %d.", self.folder, saved.round)
@@ -214,12 +223,13 @@ class RobustStrategy(FedAvg):
                     seconds = saved.seconds + time.monotonic() - began
                     state = (self._history, self.reputation, self._settings, result.arrays)
                     record.add(line, map(str, sorted(self._asked)), Saved(t, seconds, *state))
+                    watch({"kind": "round", **line})
                 missed = missed + 1 if self._missing and not self._asked else 0
                 if missed >= self.max_missed_rounds:
                     log.error("The run ends: %d rounds in a row had too few nodes. %s", missed, self._missing)
                     break
             status = "stopped" if missed >= self.max_missed_rounds else "finished"
-            record.end(saved.seconds + time.monotonic() - began, status)
+            watch(record.end(saved.seconds + time.monotonic() - began, status))
         log.info("Final results:")
         for line in str(result).splitlines():
             log.info("\t%s", line)
@@ -261,8 +271,8 @@ class RobustStrategy(FedAvg):
         self.quarantined, self.failed = outcome.quarantined, outcome.failed
         self._trusted.difference_update(self._asked, outcome.clients, outcome.failed)
         self._trusted.update(outcome.trusted)
-        if self.folder is not None:
-            self._line = outcome.line(model)
+        if self.folder is not None or self.watch is not None:
+            self._line = outcome.measured_line(model)
         contents = [outcome.contents[node] for node in outcome.trusted if node in outcome.contents]
         metrics = aggregate_metrics(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
         metrics.update(outcome.metrics(self.reputation.shares()))

@@ -25,7 +25,17 @@ from bartizan.measure.geometry import (
     norm_limit,
 )
 from bartizan.measure.measurements import ROWS_FROM_CLIENTS, Measurements
-from bartizan.measure.sketches import PROBABILITY_OF_ERROR, Exact, Norms, Projection, Rotated, Sketch
+from bartizan.measure.row_points import stripe_rows
+from bartizan.measure.sketches import (
+    LEAST_K,
+    MAX_SKETCH_BYTES,
+    PROBABILITY_OF_ERROR,
+    Exact,
+    Norms,
+    Projection,
+    Rotated,
+    Sketch,
+)
 from bartizan.rules.base import Decision
 from bartizan.source import AnyRule, Judgement, Roster, Source
 
@@ -34,7 +44,8 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 RECHECK_SKETCH = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
-RECHECKED_AT_ONCE = 2048  # clients whose distances in two sketches are compared in one block
+GRANTED = 0.45  # share of many clients that may attack where the rule does not say how many do: `Recheck._compared_with`
+RECHECK_DRAW = 2**31 + 1  # its place in the second seed's randomness, behind that of the medoid
 NOT_FINITE = "its values are not finite, or too large, when it is read again: it has changed since it was sketched"
 
 
@@ -176,11 +187,14 @@ def _ratios(sketch: Sketch) -> tuple[float, float]:
     return (1 - 1e-4) * least, (1 + 1e-4) * most
 
 
-def recheck_sketch(n_clients: int, first: Sketch) -> Projection:
-    """Return what clients are sketched by again: of many, to as many dimensions as by the first projection."""
-    if n_clients < ROWS_FROM_CLIENTS or not isinstance(first, Projection):
-        return RECHECK_SKETCH
-    return Rotated(min(RECHECK_SKETCH.k, max(64, 2 ** math.ceil(math.log2(first.k)))))
+def recheck_sketch(n_clients: int) -> Projection:
+    """Return what clients are sketched by again: to fewer dimensions only where all sketches would be too large.
+
+    >>> recheck_sketch(20), recheck_sketch(65_536).k, recheck_sketch(100_000).k
+    (Rotated(k=4096, mixing=32), 4096, 2048)
+    """
+    most = MAX_SKETCH_BYTES // (8 * n_clients)
+    return RECHECK_SKETCH if most >= RECHECK_SKETCH.k else Rotated(max(LEAST_K, 2 ** int(math.log2(most))))
 
 
 def geometry_of(
@@ -266,8 +280,8 @@ class Recheck:
         first, second, at = geometry, geometry_of(self.source, measured, self.looks), np.array(rows)
         rounding = ROUNDING * (first.squared_lengths[rows] + second.squared_lengths)
         typical = np.empty(len(rows))
-        for low in range(0, len(rows), RECHECKED_AT_ONCE):
-            some = np.arange(low, min(low + RECHECKED_AT_ONCE, len(rows)))
+        for low in range(0, len(rows), size := stripe_rows(len(others))):
+            some = np.arange(low, min(low + size, len(rows)))
             distances = first.squared_distances_between(at[some], at[others])
             distances = distances + np.add.outer(rounding[some], rounding[others])
             between = second.squared_distances_between(some, others)
@@ -280,16 +294,20 @@ class Recheck:
         return {chosen[i]: self._reason(typical[i]) for i in np.flatnonzero(~(typical <= self.most))}
 
     def _compared_with(self, n_clients: int, withstands: int | None) -> Array:
-        """Return the rows that each client is compared with: all, or of many as many as have an honest majority.
+        """Return the rows that each client is compared with: all, or of many a sample with an honest majority.
 
-        They are drawn by the second seed, which no attacker knows. By Hoeffding's inequality the probability that most
-        of them are attackers is below `PROBABILITY_OF_ERROR`, unless nearly half of the clients are.
+        It is drawn by the second seed, which no attacker knows. If f of the n clients attack, half of s drawn are
+        attackers with a probability of at most exp(-2 s (1/2 - f/n)^2) (Hoeffding), and s is such that this is
+        `PROBABILITY_OF_ERROR`. A rule that does not know f is granted `GRANTED` of the clients; one that knows it is
+        granted f, and where f is so near to half that the sample would be all clients, all are compared.
         """
-        f = n_clients * 9 // 20 if withstands is None else min(withstands, n_clients * 9 // 20)
-        enough = math.ceil(-math.log(PROBABILITY_OF_ERROR) / (2 * (0.5 - f / n_clients) ** 2))
-        if n_clients <= max(enough, RECHECKED_AT_ONCE):
+        if n_clients < ROWS_FROM_CLIENTS:
             return np.arange(n_clients)
-        return np.sort(generator_of(self.seed).choice(n_clients, enough, replace=False))
+        share = GRANTED if withstands is None else withstands / n_clients
+        enough = -math.log(PROBABILITY_OF_ERROR) / (2 * max(0.5 - share, 1e-9) ** 2)
+        if n_clients <= enough:
+            return np.arange(n_clients)
+        return np.sort(generator_of(self.seed, RECHECK_DRAW).choice(n_clients, math.ceil(enough), replace=False))
 
     def _reason(self, ratio: float) -> str:
         return (

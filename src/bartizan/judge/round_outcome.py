@@ -11,6 +11,7 @@ from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError, server_problem
 from bartizan.judge.byzantine_budget import lowered
 from bartizan.judge.reputation import Reputation
+from bartizan.measure.sketches import named
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.source import Aggregation
@@ -63,6 +64,24 @@ class RoundOutcome:
             return []
         quarantined, weights = self.quarantined, self.weights
         return [one for one in self.clients if one not in quarantined and (weights is None or weights[one] > 0)]
+
+    def line(self) -> dict[str, Any]:
+        """Return the round as a line of results.jsonl; ids are strings, since JavaScript's numbers have 53 bits."""
+        lists = {"weights": self.weights, "sizes": self.sizes or None, "scores": self.scores}
+        line: dict[str, Any] = {
+            "round": self.round,
+            "clients": [str(one) for one in self.clients],
+            "weights": None,
+            **{key: [values[one] for one in self.clients] for key, values in lists.items() if values is not None},
+            "quarantined": {str(one): reason for one, reason in self.quarantined.items()},
+            "failed": {str(one): reason for one, reason in self.failed.items()},
+        }
+        if (result := self.result) is not None:
+            line |= {"seconds": dict(result.seconds), "n_byzantine": result.n_byzantine}
+            line |= {"seed": str(result.seed), **named(result.sketch)}
+        if self.refused:
+            line["note"] = f"The round was refused and the model kept: {self.refused}"
+        return line
 
     def add_to(self, reputation: Reputation) -> None:
         sizes = self.sizes or None

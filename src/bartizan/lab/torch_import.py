@@ -1,5 +1,7 @@
 """Import torch, or say what to install; modules of the laboratory import it from here."""
 
+from bartizan._util.extras import missing_extra
+
 try:
     import torch
     from torch import Tensor, nn
@@ -7,6 +9,6 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "torch":
         raise
-    raise ModuleNotFoundError("The laboratory needs torch: pip install 'bartizan[lab]'") from missing
+    raise missing_extra("The laboratory needs torch", "lab") from missing
 
 __all__ = ["Tensor", "functional", "nn", "torch"]

@@ -1,9 +1,11 @@
 """Robust aggregation inside an NVFlare job: one aggregator, for a recipe's `aggregator=`."""
 
+from bartizan._util.extras import missing_extra
+
 try:
     import nvflare as _nvflare  # noqa: F401
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("bartizan.nvflare needs NVFlare: pip install 'bartizan[nvflare]'") from missing
+    raise missing_extra("bartizan.nvflare needs NVFlare", "nvflare") from missing
 
 from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.nvflare.aggregator import RobustAggregator

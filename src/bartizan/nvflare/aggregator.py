@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from bartizan import registry
+from bartizan import records, registry
 from bartizan._util.text import quoted, short
 from bartizan.aggregate import Aggregator, rule_of
 from bartizan.errors import server_problem
@@ -26,7 +28,7 @@ from bartizan.judge.client_reports import SizePolicy, median_metrics
 from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.judge.round_outcome import RoundOutcome
 from bartizan.measure.sketches import named
-from bartizan.nvflare.job_record import write_record
+from bartizan.nvflare.job_record import write_lines, write_record
 from bartizan.nvflare.running_job import RunningJob
 from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
 from bartizan.round import Round
@@ -36,6 +38,7 @@ from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import is_place
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import reason_of
+from bartizan.watch.base import Guarded, Watch, check_watcher, watcher
 
 AnyRound = Round[Any] | AdapterRound
 ON_A_SITE = (
@@ -86,6 +89,9 @@ class RobustAggregator(ModelAggregator):
             tensors on disk the size of the model and 192 MiB.
         adapters: For models that are LoRA adapters: the arguments of `bartizan.lora.LoRA`, such as ``{"alpha": 16}``.
             Sites send whole adapters, whose ranks may differ; the global adapter keeps its own.
+        watch: A ready-made callback of `bartizan.watch` that follows the job: its name, or a dict of its ``"name"`` and
+            settings, such as ``{"name": "tensorboard", "folder": "/logs"}``. What it raises is logged, and the job
+            goes on.
     """
 
     def __init__(
@@ -101,6 +107,7 @@ class RobustAggregator(ModelAggregator):
         spill: str | None = None,
         memory: int | str | None = None,
         adapters: dict[str, Any] | None = None,
+        watch: str | dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         # NVFlare exports an argument only if there is an attribute of its name.
@@ -108,7 +115,9 @@ class RobustAggregator(ModelAggregator):
         self.rule_settings, self.sketch_settings = rule_settings, sketch_settings
         self.sizes, self.size_cap, self.timeout = sizes, size_cap, timeout
         self.spill, self.memory = None if spill is None else os.fspath(spill), memory
-        self.adapters = adapters
+        self.adapters, self.watch = adapters, watch
+        if watch is not None:
+            check_watcher(**({"name": watch} if isinstance(watch, str) else watch))
         for name, text in (("rule", "" if rule is None else rule), ("sketch", sketch)):
             if not isinstance(text, str):
                 raise TypeError(f"{name} must be a name, since NVFlare exports jobs as JSON; got {text!r}.")
@@ -133,6 +142,7 @@ class RobustAggregator(ModelAggregator):
         self._kind = ParamsType.FULL
         self._history: tuple[float, ...] = ()
         self._rounds: list[dict[str, Any]] = []
+        self._lines: list[dict[str, Any]] = []  # the same as those of results.jsonl
         self.reputation = Reputation()
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
@@ -144,6 +154,8 @@ class RobustAggregator(ModelAggregator):
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN and self._job.on_a_site(fl_ctx):
             self.system_panic(ON_A_SITE, fl_ctx)
+        elif event_type == EventType.END_RUN and self._lines:
+            self._add_line({"kind": "end", "status": "finished"}, self._job.result_folder(fl_ctx))
         elif event_type == AppEventType.BEFORE_TRAIN_TASK:
             if self._job.attach(self, fl_ctx) and self._round.model is None:
                 sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
@@ -278,10 +290,33 @@ class RobustAggregator(ModelAggregator):
         folder = self._job.result_folder(self.fl_ctx)
         if folder is not None:
             settings = {"rule": repr(self._aggregator.rule), "sizes": str(self._size_policy)}
-            try:
+            with self._logging_errors():
                 write_record(Path(folder), settings, self._rounds, self.reputation)
-            except OSError as full:
-                self.error(f"The record of the rounds can't be written: {full}")
+        if not self._lines:
+            rule, sketch = repr(self._aggregator.rule), str(self._aggregator.sketch)
+            self._add_line(records.deployment_line("nvflare", rule, sketch, None), None)
+        self._add_line({"kind": "round", **now.line(), "round": len(self._rounds)}, folder)
+
+    def _add_line(self, line: dict[str, Any], folder: str | None) -> None:
+        """Add a line to results.jsonl, which is written into `folder`, and pass it to `watch`."""
+        self._lines.append(line)
+        Guarded(None if self.watch is None else lambda line: self._watcher(line), self.error)(line)
+        if folder is not None:
+            with self._logging_errors():
+                write_lines(Path(folder), self._lines)
+
+    @cached_property
+    def _watcher(self) -> Watch:
+        """Return the callback, which is made at its first line: a job is exported elsewhere than where it runs."""
+        assert self.watch is not None
+        return watcher(**({"name": self.watch} if isinstance(self.watch, str) else self.watch))
+
+    @contextmanager
+    def _logging_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as full:
+            self.error(f"The record of the rounds can't be written: {full}")
 
 
 def mapped_or_unreadable(params: Any, sent: Any) -> Any:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bartizan import records
 from bartizan._util.atomic import write_whole
 from bartizan._util.jsonl import CorruptFileError
 from bartizan._util.regular_files import read_regular
@@ -20,6 +21,13 @@ def write_record(folder: Path, settings: dict[str, Any], rounds: list[dict[str, 
     suspects = {suspect.node: suspect.record for suspect in reputation.suspects()}
     record = {**settings, "suspects": suspects, "reputation": reputation.as_dict(), "rounds": rounds}
     write_whole(folder / NAME, json.dumps(record, indent=1))
+
+
+def write_lines(folder: Path, lines: list[dict[str, Any]]) -> None:
+    """Write the lines of a job as a results.jsonl for `bartizan report`; the first names all sites that took part."""
+    first, *others = lines
+    sites = dict.fromkeys(site for line in others for site in (*line.get("clients", ()), *line.get("failed", ())))
+    write_whole(folder / records.NAME, b"".join(map(records.encode, [{**first, "clients": [*sites]}, *others])))
 
 
 def load_reputation(folder: str | Path) -> Reputation:

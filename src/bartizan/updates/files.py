@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.atomic import atomic_file, remove_abandoned
+from bartizan._util.extras import missing_extra
 from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.regular_files import NotRegularError, open_regular
 from bartizan._util.text import quoted, short
@@ -58,7 +59,7 @@ def open_update(
     file that is not sound is a ValueError that names it.
 
     A file must not be cut short while the update is in use. What is at an address such as ``s3://bucket/client/`` (any
-    of fsspec, ``pip install 'bartizan[remote]'``) is fetched once, at most `max_bytes`, into the folder for temporary
+    of fsspec, the extra `remote`) is fetched once, at most `max_bytes`, into the folder for temporary
     files (TMPDIR), and mapped there. `storage_options` go to fsspec; no bytes may come for `timeout` seconds.
     """
     if (dtype is None) != (shape is None):
@@ -330,4 +331,4 @@ def bfloat16_array(bits: Array) -> Any:
         import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
 
         return bits.view(ml_dtypes.bfloat16)
-    raise ModuleNotFoundError("bfloat16 needs torch: pip install 'bartizan[torch]' (or ml_dtypes).")
+    raise missing_extra("bfloat16 needs torch (or ml_dtypes)", "torch")

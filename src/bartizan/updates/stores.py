@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bartizan._util.atomic import hidden_name
+from bartizan._util.extras import missing_extra
 from bartizan._util.redact import mentions_secret, without_addresses_secrets, without_secrets
 from bartizan._util.text import short
 from bartizan.errors import ServerResourceError
@@ -69,9 +70,7 @@ def filesystem(address: str, options: Mapping[str, Any] | None = None) -> tuple[
     try:
         from fsspec.core import url_to_fs
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"Addresses such as {short(shown(address), 60)} need fsspec: pip install 'bartizan[remote]'."
-        ) from None
+        raise missing_extra(f"Addresses such as {short(shown(address), 60)} need fsspec", "remote") from None
     fs, path = url_to_fs(address, **(options or {}))
     return fs, path if not address.endswith("/") or path.endswith("/") else path + "/"
 

@@ -4,11 +4,13 @@ They take a `DeviceRows` where their twins in `cpu` take `Rows`, and tensors on 
 origin in float32 or float64, results in float64. None of them waits for the device.
 """
 
+from bartizan._util.extras import missing_extra
+
 try:
     import torch  # noqa: F401
     import triton  # noqa: F401
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("bartizan's GPU kernels need torch and Triton: pip install 'bartizan[gpu]'") from missing
+    raise missing_extra("bartizan's GPU kernels need torch and Triton", "gpu") from missing
 
 from bartizan.kernels.gpu.columnwise import meamed, median, mixed, trimmed_mean
 from bartizan.kernels.gpu.combine import weighted_sum

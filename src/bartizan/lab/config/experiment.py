@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bartizan._util.extras import missing_extra
 from bartizan._util.regular_files import NotRegularError, read_regular
 from bartizan._util.text import quoted, short
 from bartizan.lab.config import build_parts
@@ -217,7 +218,7 @@ class Experiment:
         try:
             import tomli_w
         except ModuleNotFoundError as missing:
-            raise ModuleNotFoundError("The laboratory needs tomli-w: pip install 'bartizan[lab]'") from missing
+            raise missing_extra("The laboratory needs tomli-w", "lab") from missing
         return tomli_w.dumps(self.as_dict())
 
     @property

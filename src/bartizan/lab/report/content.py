@@ -83,14 +83,20 @@ def content(loaded: Loaded, title: str | None = None) -> Content:
     )
 
 
-def page(made: Content) -> str:
-    """Return the page: template, style, script and data in one text that needs no other file."""
-    script = "(() => {\n'use strict';\n" + "\n".join(asset(name) for name in SCRIPTS) + "\n})();\n"
+def page(made: Content, follow: str | None = None) -> str:
+    """Return the page: template, style, script and data in one text that needs no other file.
+
+    With a version to `follow` the page asks its server for the current one, and loads itself again if it is another.
+    """
+    scripts = SCRIPTS if follow is None else (*SCRIPTS, "follow.js")
+    script = "(() => {\n'use strict';\n" + "\n".join(asset(name) for name in scripts) + "\n})();\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     lead, *more = made.findings
     parts = {
         # Only this script may run and nothing may be fetched, whatever a name in the data contains.
-        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'",
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+        + ("" if follow is None else "; connect-src 'self'"),
+        "version": html.escape(follow or ""),
         "title": html.escape(made.title),
         "lead": html.escape(lead),
         "more": "".join(f"<p>{html.escape(sentence)}</p>" for sentence in more),

@@ -6,9 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY
 from bartizan.lab.report.factors import Factors, setting
 from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run, mean, quantiles
+from bartizan.watch.tensorboard_watch import TensorBoard
 
 STAGE_COLUMNS = [f"{name}_seconds" for name in STAGES]
 ROUND_COLUMNS = ["run", "round", *ROUND_NUMBERS, *STAGE_COLUMNS, "server_reads", "weight_on_attackers"]
@@ -88,23 +87,13 @@ def _field(value: Any) -> Any:
     return float(value) if isinstance(value, np.floating) else value
 
 
-def tensorboard() -> list[ModuleType]:
-    """Return TensorBoard's writer and messages, or raise an error that says what to install."""
-    names = ("summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2")
-    try:
-        return [import_module(f"tensorboard.{name}") for name in names]
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError("--tensorboard needs tensorboard: pip install 'bartizan[tensorboard]'") from missing
-
-
 def write_events(runs: Sequence[Run], folder: Path) -> None:
     """Write TensorBoard scalars of each run to a folder of its own; those of an earlier report are replaced."""
-    writers, events, summaries = tensorboard()
     for run in runs:
         target = folder / run.folder
-        target.mkdir(parents=True, exist_ok=True)
         old = list(target.glob(f"events.out.tfevents.*{EVENTS_SUFFIX}"))
-        writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS_SUFFIX)
+        board = TensorBoard(target, suffix=EVENTS_SUFFIX)
+        board.open()
         scalars = {
             **{name: run.series[name] for name in ROUND_NUMBERS if name != "read"},
             "server/seconds": run.server,
@@ -115,9 +104,7 @@ def write_events(runs: Sequence[Run], folder: Path) -> None:
         clock = np.cumsum(np.nan_to_num(run.server) + np.nan_to_num(run.series["train"]))
         for t in range(run.n_rounds):
             known = {tag: float(values[t]) for tag, values in scalars.items() if np.isfinite(values[t])}
-            values = [summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in known.items()]
-            summary = summaries.Summary(value=values)
-            writer.add_event(events.Event(wall_time=float(clock[t]), step=t + 1, summary=summary))
-        writer.close()
+            board.add(t + 1, known, float(clock[t]))
+        board.close()
         for path in old:
             path.unlink()

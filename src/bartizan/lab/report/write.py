@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bartizan._util.atomic import write_whole
+from bartizan._util.extras import missing_extra
 from bartizan._util.regular_files import open_regular
 from bartizan.lab.report import figures, tables
 from bartizan.lab.report.content import Content, content, page
 from bartizan.lab.report.load import load
+from bartizan.watch.tensorboard_watch import event_modules
 
 MAKER = "bartizan report"
 """Software that the pictures name as their maker."""
@@ -39,7 +41,7 @@ def write(
     if target.suffix.lower() not in (".html", ".htm") or target.is_dir():
         raise ValueError(f"--out wants a file that ends in .html, got {str(target)!r}.")
     if tensorboard is not None:
-        tables.tensorboard()  # fail before anything is read or written
+        event_modules("--tensorboard")  # fail before anything is read or written
     made = content(load(Path(folder)), title)
     beside: dict[str, str | bytes] = {
         "runs.csv": tables.runs(made.runs, made.factors),
@@ -51,7 +53,7 @@ def write(
     except ModuleNotFoundError as absent:
         if absent.name is None or absent.name.split(".")[0] != "matplotlib":
             raise
-        missing = "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
+        missing = str(missing_extra("no PNG files, which need matplotlib", "plot"))
     write_whole(target, page(made))
     for name, whole in beside.items():
         write_whole(target.parent / name, whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ def add_to(commands: Any) -> None:
         "where the results go (default runs/NAME/ and a folder that names the experiment)",
         "go on with an unfinished run from its last checkpoint",
     )
+    watches = ("mlflow", "tensorboard", "wandb")
+    run.add_argument("--watch", choices=watches, help="also send each round there (tensorboard: into the run's folder)")
     run.set_defaults(run=_run)
 
     sweep = commands.add_parser("sweep", help="run all experiments of an experiment.toml's [grid]")
@@ -86,6 +88,7 @@ def _run(options: argparse.Namespace) -> None:
     from bartizan.lab.runs.folder import recorded
     from bartizan.lab.runs.progress_display import Display
     from bartizan.lab.runs.run import run
+    from bartizan.watch.base import watcher
 
     experiment = _experiment(options, grid=False).without_grid()
     folder = options.out or Path("runs") / experiment.name / experiment.slug
@@ -96,9 +99,15 @@ def _run(options: argparse.Namespace) -> None:
         if done is not None and options.resume:
             print(f"Going on with the run in {folder}.")
         name = folder.name
+        where = {"folder": folder / "tensorboard"} if options.watch == "tensorboard" else {}
+        tracked = watcher(options.watch, **where) if options.watch else lambda line: None
         with Display({name: experiment.rounds}) as progress:
+
+            def watch(line: Mapping[str, Any]) -> None:
+                progress.update(name, line)
+                tracked(line)
+
             try:
-                watch = partial(progress.update, name)
                 done = run(experiment, folder, resume=options.resume, fresh=options.fresh, watch=watch)
             except KeyboardInterrupt:
                 if name in progress.runs:

@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Any, ClassVar, NotRequired, TypedDict
 
 from bartizan._util import schema
+from bartizan._util.extras import missing_extra
 from bartizan._util.text import quoted
 from bartizan.lab.config.sections import ServerSettings
 from bartizan.lab.torch_import import Tensor, nn, torch
@@ -106,9 +107,7 @@ class Prodigy(SGD):
         try:
             from prodigyopt import Prodigy as Published  # type: ignore[import-untyped]
         except ModuleNotFoundError as missing:
-            raise ModuleNotFoundError(
-                "server.optimiser 'prodigy' needs prodigyopt: pip install 'bartizan[lab]'"
-            ) from missing
+            raise missing_extra("server.optimiser 'prodigy' needs prodigyopt", "lab") from missing
         self.parameters = nn.Parameter(weights)  # the same memory
         self.prodigy: Any = Published([self.parameters])
 

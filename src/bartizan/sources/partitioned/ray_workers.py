@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bartizan._util.extras import missing_extra
+
 try:
     import ray
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("engine='ray' needs Ray: pip install 'bartizan[ray]'") from missing
+    raise missing_extra("engine='ray' needs Ray", "ray") from missing
 
 from bartizan.sources.partitioned.workers import Step, TaskWorkers, failed, late
 

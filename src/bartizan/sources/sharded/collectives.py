@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bartizan._util.extras import missing_extra
 from bartizan.errors import BadClientError, TooFewClientsError
 
 try:
@@ -20,7 +21,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "torch":
         raise
-    raise ModuleNotFoundError("bartizan.distributed needs torch: pip install 'bartizan[torch]'") from missing
+    raise missing_extra("bartizan.distributed needs torch", "torch") from missing
 
 T = TypeVar("T")
 START_ANEW = "Start the group anew; this round has no result."
