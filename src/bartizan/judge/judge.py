@@ -44,7 +44,9 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 RECHECK_SKETCH = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
-GRANTED = 0.45  # share of many clients that may attack where the rule does not say how many do: `Recheck._compared_with`
+GRANTED = (
+    0.45  # share of many clients that may attack where the rule does not say how many do: `Recheck._compared_with`
+)
 RECHECK_DRAW = 2**31 + 1  # its place in the second seed's randomness, behind that of the medoid
 NOT_FINITE = "its values are not finite, or too large, when it is read again: it has changed since it was sketched"
 

@@ -33,8 +33,6 @@ class PreAggregator(Robust, ABC):
     `pre >> rule` is again a rule: it sees A G A' and its weights come back as A' w.
     """
 
-    bytes_per_pair = 0.0
-
     def __call__(self, geometry: Geometry) -> Floats | Mixing:
         self.check(geometry.n_clients)
         A = self.mixing(geometry)
@@ -161,6 +159,7 @@ class Bucketing(PreAggregator):
     ((2, 4), [1.0, 1.0], [0.5, 0.5, 0.5, 0.5])
     """
 
+    bytes_per_pair = 0.0
     size: int = 2
 
     def __post_init__(self) -> None:
@@ -191,6 +190,7 @@ class Clipping(PreAggregator):
     [[1.0, 0.0], [0.0, 0.5]]
     """
 
+    bytes_per_pair = 0.0
     radius: float
 
     def __post_init__(self) -> None:
@@ -209,6 +209,8 @@ class ARC(Bounded, PreAggregator):
     >>> ARC(n_byzantine=1)(Geometry.of([[1.0], [2.0], [4.0]])).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.5]]
     """
+
+    bytes_per_pair = 0.0
 
     def mixing(self, geometry: Geometry) -> Floats | Mixing:
         M, f = geometry.n_clients, self.n_byzantine
@@ -229,6 +231,7 @@ class NormFilter(PreAggregator):
     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
     """
 
+    bytes_per_pair = 0.0
     low: float = 0.1
     high: float = 3.0
 
