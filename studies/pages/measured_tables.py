@@ -34,6 +34,7 @@ def parts() -> dict[str, str]:
         "harm": adaptive.harm_table(kept("adaptive-harm")),
         "scale_model": scaling.model_table(10_000, 10**9, K),
         "scale": table_of(kept("scaling")),
+        "many_clients": table_of(kept("many-clients")),
         "traffic": table_of(kept("traffic")),
         "adapter_errors": table_of(adapter_errors()),
         "buffered": buffered.table(in_buffers),

@@ -421,3 +421,37 @@ def test_a_projection_of_the_laboratory_is_another_in_every_round_and_the_same_a
     assert len(set(seeds)) == len(seeds)
     assert seeds == [reproducible.round_seed(0, "projection", t) for t in range(1, 500)]
     assert not set(seeds) & {reproducible.round_seed(0, "attacker", t) for t in range(1, 500)}
+
+
+@pytest.mark.parametrize(
+    ("n", "withstands", "attackers"),
+    [
+        (6000, None, 2700),
+        (100_000, None, 45_000),
+        (20_000, 2000, 2000),
+        (20_000, 8000, 8000),
+        (100_000, 47_000, 47_000),
+    ],
+)
+def test_of_many_clients_a_sample_is_compared_whose_majority_is_honest(n, withstands, attackers):
+    drawn = len(compared_with(n, withstands))
+    assert drawn < n
+    # The exact probability that at least half of the drawn clients are attackers.
+    log = np.concatenate([[0], np.log(np.arange(1, n + 1)).cumsum()])
+
+    def choices(of, some):
+        return log[of] - log[some] - log[of - some]
+
+    bad = np.arange(-(-drawn // 2), min(attackers, drawn) + 1)
+    if len(bad):
+        chances = choices(attackers, bad) + choices(n - attackers, drawn - bad) - choices(n, drawn)
+        assert np.exp(chances).sum() <= 1e-9
+
+
+@pytest.mark.parametrize(("n", "withstands"), [(4095, None), (4095, 3), (4144, None), (4096, 2047), (20_000, 9999)])
+def test_few_clients_and_those_beside_nearly_as_many_attackers_are_all_compared(n, withstands):
+    np.testing.assert_array_equal(compared_with(n, withstands), np.arange(n))
+
+
+def compared_with(n_clients, withstands):
+    return Recheck(None, bz.Rotated(), 2.0, None, seed=7)._compared_with(n_clients, withstands)
