@@ -21,7 +21,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels import reference
 from bartizan.measure.client_sizes import checked_sizes, client_sizes
 from bartizan.measure.measurements import Measurements, rows_pay
-from bartizan.measure.mixing import Listed, Mixing
+from bartizan.measure.mixing import Listed, MixingMatrix
 from bartizan.measure.pair_points import MeasuredPoints, MixedPoints
 from bartizan.measure.row_points import RowPoints
 
@@ -293,7 +293,7 @@ class Geometry:
         weigh.distances_to_mean(np.ascontiguousarray(products), self.squared_distances, weights, self.medoid, out)
         return out
 
-    def mix(self, mixing: Floats | Mixing) -> Geometry:
+    def mix(self, mixing: Floats | MixingMatrix) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
         M, n_mixed = self.n_clients, len(mixing)
         norms, dots = self.exact_squared_norms, self.trusted_dots

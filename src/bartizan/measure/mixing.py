@@ -25,7 +25,7 @@ def check_memory(needed: int, what: str) -> None:
         )
 
 
-class Mixing(ABC):
+class MixingMatrix(ABC):
     """A matrix of M' rows and M columns, by what is asked of it."""
 
     shape: tuple[int, int]
@@ -60,7 +60,7 @@ class Mixing(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Listed(Mixing):
+class Listed(MixingMatrix):
     """Few entries: row `rows[e]` has `values[e]` in column `columns[e]`; rows ascend."""
 
     rows: Array
@@ -69,9 +69,9 @@ class Listed(Mixing):
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, mixing: Floats | Mixing) -> Listed | None:
+    def of(cls, mixing: Floats | MixingMatrix) -> Listed | None:
         """Return a matrix with at most as many entries as rows or columns; None if it has more."""
-        if isinstance(mixing, Mixing):
+        if isinstance(mixing, MixingMatrix):
             return mixing if isinstance(mixing, Listed) else None
         if np.count_nonzero(mixing) > max(mixing.shape):
             return None
@@ -108,7 +108,7 @@ class Listed(Mixing):
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours(Mixing):
+class Neighbours(MixingMatrix):
     """Averages, by sizes, of the clients whose bit is set in each row: M^2 / 8 bytes."""
 
     bits: Array

@@ -16,7 +16,7 @@ import numpy as np
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Array, Floats
 from bartizan.measure.measurements import STRIPE_BYTES, Measurements
-from bartizan.measure.mixing import Mixing, check_memory
+from bartizan.measure.mixing import MixingMatrix, check_memory
 
 MEDOID_DRAW = 2**31  # its place in the round's randomness, behind those of shuffles
 START_CANDIDATES, CANDIDATES = 8, 64  # for the first point in the middle, and for the client in the middle
@@ -185,13 +185,13 @@ class RowPoints:
             np.divide(cosines, lengths, out=cosines, where=lengths > 0)
             yield first, (1 - cosines.clip(-1, 1)).round(12)
 
-    def mixed(self, mixing: Mixing | Floats) -> RowPoints:
+    def mixed(self, mixing: MixingMatrix | Floats) -> RowPoints:
         """Return the points A x; what a row of A lacks of sum 1 lies at the origin."""
         from bartizan.kernels import row_passes
 
         centre, n = self.centre, len(mixing)
         out = np.empty((n + len(self.rows) - self.n_clients, len(centre)))
-        if isinstance(mixing, Mixing):
+        if isinstance(mixing, MixingMatrix):
             mixing.mix(self.clients, centre, out[:n])
             rest = 1 - mixing.sums
         else:

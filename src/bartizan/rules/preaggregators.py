@@ -11,7 +11,7 @@ import numpy as np
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
-from bartizan.measure.mixing import Listed, Mixing, Neighbours
+from bartizan.measure.mixing import Listed, MixingMatrix, Neighbours
 from bartizan.rules.base import (
     MAX_LENGTH,
     Bounded,
@@ -33,10 +33,10 @@ class PreAggregator(Robust, ABC):
     `pre >> rule` is again a rule: it sees A G A' and its weights come back as A' w.
     """
 
-    def __call__(self, geometry: Geometry) -> Floats | Mixing:
+    def __call__(self, geometry: Geometry) -> Floats | MixingMatrix:
         self.check(geometry.n_clients)
         A = self.mixing(geometry)
-        if isinstance(A, Mixing):
+        if isinstance(A, MixingMatrix):
             return A
         if not (are_parts(A) and A.ndim == 2 and len(A) and A.shape[1] == geometry.n_clients):
             wanted = f"{geometry.n_clients} columns, no entry negative or NaN, and rows with a sum of at most 1"
@@ -44,7 +44,7 @@ class PreAggregator(Robust, ABC):
         return A
 
     @abstractmethod
-    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+    def mixing(self, geometry: Geometry) -> Floats | MixingMatrix:
         """Return the matrix, or what can do its work without M x M numbers; the breakdown condition was checked."""
 
     def n_mixed(self, n_clients: int) -> int:
@@ -96,7 +96,7 @@ class Composed(Robust, Generic[T]):
 
 
 @dataclass(frozen=True, repr=False)
-class Chain(Composed[PreAggregator], PreAggregator):  # type: ignore[override]
+class Chain(Composed[PreAggregator], PreAggregator):
     """Two pre-aggregators, one after the other."""
 
     def n_mixed(self, n_clients: int) -> int:
@@ -122,7 +122,7 @@ class PreAggregated(Composed[Rule | CoordinateWise], Rule):
         A = self.first(geometry)
         inner = self.then.decide(geometry.mix(A))
         stage = inner.coordinate_stage
-        weights = A.back(inner.weights) if isinstance(A, Mixing) else A.T @ inner.weights
+        weights = A.back(inner.weights) if isinstance(A, MixingMatrix) else A.T @ inner.weights
         return replace(inner, weights=weights, coordinate_stage=None if stage is None else stage.behind(np.asarray(A)))
 
 
@@ -136,7 +136,7 @@ class NNM(Bounded, PreAggregator):
 
     bytes_per_pair = 0.125
 
-    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+    def mixing(self, geometry: Geometry) -> Floats | MixingMatrix:
         from bartizan.kernels import weigh
 
         # A client is its own nearest even where another has distance 0.
@@ -168,7 +168,7 @@ class Bucketing(PreAggregator):
     def n_mixed(self, n_clients: int) -> int:
         return -(-n_clients // self.size)
 
-    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+    def mixing(self, geometry: Geometry) -> Floats | MixingMatrix:
         if geometry.seed is None:
             raise ValueError("Bucketing shuffles, and needs randomness: pass seed=... to Geometry.of.")
         M = geometry.n_clients
@@ -196,7 +196,7 @@ class Clipping(PreAggregator):
     def __post_init__(self) -> None:
         positive(self, "radius", self.radius, "length")
 
-    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+    def mixing(self, geometry: Geometry) -> Floats | MixingMatrix:
         return scaling(shortening(geometry.norms, self.radius / geometry.unit), geometry)
 
 
@@ -212,7 +212,7 @@ class ARC(Bounded, PreAggregator):
 
     bytes_per_pair = 0.0
 
-    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+    def mixing(self, geometry: Geometry) -> Floats | MixingMatrix:
         M, f = geometry.n_clients, self.n_byzantine
         n_clipped = 2 * f * (M - f) // M
         return scaling(shortening(geometry.norms, np.sort(geometry.norms)[M - n_clipped - 1]), geometry)
@@ -239,7 +239,7 @@ class NormFilter(PreAggregator):
         between(self, "low", self.low, 0, 1, "a factor of the median norm")
         between(self, "high", self.high, 1, MAX_LENGTH, "a factor of the median norm")
 
-    def mixing(self, geometry: Geometry) -> Floats | Mixing:
+    def mixing(self, geometry: Geometry) -> Floats | MixingMatrix:
         # The lower of two middle norms, so that a client with the median norm exists and is never left out.
         norms, M = geometry.norms, geometry.n_clients
         median = np.sort(norms)[(M - 1) // 2]
@@ -250,6 +250,6 @@ class NormFilter(PreAggregator):
         return Listed(np.arange(len(left)), left, np.ones(len(left)), (len(left), M))
 
 
-def scaling(factors: Floats, geometry: Geometry) -> Floats | Mixing:
+def scaling(factors: Floats, geometry: Geometry) -> Floats | MixingMatrix:
     """Return the mixing matrix that scales each client."""
     return np.diag(factors) if geometry.rows is None else Listed.diagonal(factors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -71,13 +72,13 @@ class CAF(Bounded, Rule):
             )
             shares, held = np.full(M, 1 / M), f / M
         rows, left, best, least = geometry.rows, shares.copy(), shares, np.inf
-        inner = None if rows is not None else np.ascontiguousarray(geometry.centred)
+        if rows is None:
+            principal = partial(principal_direction, np.ascontiguousarray(geometry.centred))
+        else:
+            principal = partial(principal_of_rows, rows)
         while left.sum() > (1 - 2 * held) * (1 + 1e-12) or least == np.inf:
             weights = left / left.sum()
-            if rows is None:
-                top, coordinates = principal_direction(inner, weights)
-            else:
-                top, coordinates = principal_of_rows(rows, weights)
+            top, coordinates = principal(weights)
             if top < least:
                 best, least = weights, top
             outlying = np.where(left > 0, coordinates**2, 0)
