@@ -8,8 +8,8 @@ import pytest
 import bartizan as bz
 from bartizan.client import Commitment
 from bartizan.errors import ServerResourceError, TooFewClientsError
-from bartizan.sources.committed.named_parts import projection_from, rule_from
 from bartizan.sources.committed.round_messages import Fetch, Listing, decoded
+from bartizan.sources.committed.transcript import projection_from, rule_from
 from bartizan.sources.committed.update_bytes import LEAF
 from committed_clients import NAMES, F, Loopback, P, honest
 from rule_cases import CASES
