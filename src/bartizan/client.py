@@ -101,12 +101,13 @@ class Commitment:
         own = (self.client, self._nonces[self.n_results + 1 if second else 1])
         require(own in seed.rows, "the server left this client's nonce out of the seed")
         require(names == sorted({*names}), "the server put the nonces of the seed into an order of its choice")
+        anchor = self.stages[Draw].nonce if second else self.stages[Opening].anchor
+        same = next_nonce(seed.nonce) == anchor
+        require(same, "the server opened another nonce than it committed to when the round opened")
         if not second:
             anchors = {client: anchor for client, _, anchor in self.stages[Listing].rows}
             sound = all(next_nonce(nonce) == anchors.get(client) for client, nonce in seed.rows)
             require(sound, "the server drew the seed by a nonce that its client did not commit to")
-            same = next_nonce(seed.nonce) == self.stages[Opening].anchor
-            require(same, "the server opened another nonce than it committed to when the round opened")
         sketch, _ = self._form.measured(self._pieces, self._origin, SECOND if second else self._projection, seed.seed)
         return (
             messages.SecondSketch(seed.digest, self.client, sketch) if second else self._sketched(seed.digest, sketch)

@@ -343,6 +343,11 @@ SERVERS = {
     "draws for another list": (Draw, lambda m, _: with_fields(m, after=NOBODY), "Draw is not of this round"),
     "asks for another's update": (Fetch, lambda m, _: with_fields(m, root=NOBODY), "asked for another client's"),
     "opens another second nonce": (Result, lambda m, _: with_fields(m, nonce=NOBODY), "another second nonce"),
+    "draws a second seed by a nonce of its choice": (
+        SecondDraw,
+        lambda m, _: with_fields(m, nonce=NOBODY),
+        "opened another nonce",
+    ),
     "leaves a second nonce out": (SecondDraw, lambda m, _: with_fields(m, rows=m.rows[1:]), "left this client's nonce"),
     "draws for another result": (SecondDraw, lambda m, _: with_fields(m, after=NOBODY), "is not of this round"),
 }

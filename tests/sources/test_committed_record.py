@@ -111,6 +111,10 @@ CHANGES = {
         lambda m: with_fields(m, nonce=bytes(32)) if type(m) is Draw else m,
         r"Draw\): the server's nonce",
     ),
+    "draws a second seed by a nonce of its choice": (
+        lambda m: with_fields(m, nonce=bytes(32)) if type(m) is SecondDraw else m,
+        r"SecondDraw\): the server's nonce",
+    ),
     "drops a nonce": (
         lambda m: with_fields(m, rows=m.rows[1:]) if type(m) is Draw else m,
         r"Draw\): .*dropped or changed",

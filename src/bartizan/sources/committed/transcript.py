@@ -168,10 +168,9 @@ class Transcript:
         if not isinstance(message, Result):
             same = message.rows == self.rows(FOLLOWS[kind])
             require(same, f"the {name} does not hold what the clients sent: one was dropped or changed")
-        anchors = {Draw: self.opening.anchor, Result: getattr(self.stages.get(Draw), "nonce", b"")}
-        if kind in anchors:
-            own = next_nonce(message.nonce) == anchors[kind]
-            require(own, "the server's nonce is not the one that it committed to when the round opened")
+        if kind is not Listing:
+            anchor = self.opening.anchor if kind is Draw else self.stages[Draw].nonce
+            require(next_nonce(message.nonce) == anchor, "the server's nonce is not the one that it committed to when the round opened")
         if isinstance(message, Result):
             known = [client for client, _ in message.weights if client in self.sketched]
             require(len({*known}) == len(message.weights), "it weighs clients that sent no sketch")
