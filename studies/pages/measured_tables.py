@@ -35,6 +35,7 @@ def parts() -> dict[str, str]:
         "scale_model": scaling.model_table(10_000, 10**9, K),
         "scale": table_of(kept("scaling")),
         "traffic": table_of(kept("traffic")),
+        "committed_bytes": table_of(kept("committed-bytes")),
         "adapter_errors": table_of(adapter_errors()),
         "buffered": buffered.table(in_buffers),
         "few_sites": few_sites.table(sites),

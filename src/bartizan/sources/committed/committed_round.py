@@ -108,11 +108,10 @@ class CommittedRound:
             raise RuntimeError("This round is closed. Open another one.")
         self._exchange = exchange
         try:
-            result = self._run()
+            return self._run()
         except Exception as wrong:
             self._close(short(wrong, CHARACTERS) or type(wrong).__name__)
             raise
-        return result
 
     def _run(self) -> CommittedAggregation:
         state, opening = self.transcript, self.opening
@@ -156,7 +155,8 @@ class CommittedRound:
         self._ask(draw, chosen, messages.SecondSketch, REPLY_BYTES + 8 * SECOND.k, required=False)
         for client in chosen:
             sent = state.replies[SecondDraw].get(client)
-            own, norm = self._measured(client, SECOND, draw.seed)
+            pieces = state.form.split(self._updates[client].data)
+            own, norm = state.form.measured(pieces, self._origin, SECOND, draw.seed)
             if sent is None:
                 lost[client] = "it sent no second sketch of the update that it committed to"
             elif not np.linalg.norm(own - sent.sketch) <= SLACK * np.sqrt(norm):
@@ -182,26 +182,13 @@ class CommittedRound:
                     lost[client] = short(wrong, CHARACTERS)
         for client in clients:
             if client not in lost and not own[client].checked:
-                if problem := self._mismatch(client):
-                    lost[client] = problem
+                try:
+                    pieces = state.form.split(own[client].data)
+                    require(not (problem := state.mismatch(own[client].sent, pieces, self._origin)), problem)
+                except ValueError as wrong:
+                    lost[client] = short(wrong, CHARACTERS)
                 own[client].checked = True
         self._lose(lost)
-
-    def _mismatch(self, client: str) -> str:
-        """Return what of a fetched update is not as its client sent it; empty if all is."""
-        sent = self.transcript.sketched[client]
-        try:
-            sketch, norm = self._measured(client, self.transcript.sketch, self.transcript.seed)
-        except ValueError as wrong:
-            return short(wrong, CHARACTERS)
-        if not abs(norm - sent.squared_norm) <= SLACK * norm:  # True for NaN
-            return f"its squared norm is {norm:.6g}, and it committed to {sent.squared_norm:.6g}"
-        off = float(np.linalg.norm(sketch - sent.sketch))
-        return "" if off <= SLACK * np.sqrt(norm) else f"its sketch is not of its update: they are {off:.3g} apart"
-
-    def _measured(self, client: str, sketch: Projection, seed: int) -> tuple[Any, float]:
-        form = self.transcript.form
-        return form.measured(form.split(self._updates[client].data), self._origin, sketch, seed)
 
     def _ask(
         self, request: Message, clients: Iterable[str], kind: Any, most: int = REPLY_BYTES, *, required: bool = True

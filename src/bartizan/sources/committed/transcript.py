@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from bartizan import measure, rules
 from bartizan._util.text import quoted
+from bartizan._util.types import Array
 from bartizan.measure import Projection, Rotated
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.measure.sketches import PROBABILITY_OF_ERROR
@@ -27,7 +29,7 @@ from bartizan.sources.committed.round_messages import (
     SecondDraw,
     Sketched,
 )
-from bartizan.sources.committed.update_bytes import UpdateForm, root_of
+from bartizan.sources.committed.update_bytes import SLACK, UpdateForm, root_of
 from bartizan.sources.committed.wire import Message, floats, hash_of, require
 
 FOLLOWS: dict[type[Message], type[Message]] = {Listing: Opening, Draw: Listing, Result: Draw, SecondDraw: Result}
@@ -140,6 +142,14 @@ class Transcript:
         names = ("client", "seal", "anchor") if stage is Opening else ("client", "nonce")
         return tuple(sorted(tuple(getattr(reply, n) for n in names) for reply in self.replies[stage].values()))
 
+    def mismatch(self, sent: Sketched, pieces: Sequence[Array], origin: Sequence[Array] | None) -> str:
+        """Return what of an update is not as its client sent it; empty if all is."""
+        sketch, norm = self.form.measured(pieces, origin, self.sketch, self.seed)
+        if not abs(norm - sent.squared_norm) <= SLACK * norm:  # True for NaN
+            return f"its squared norm is {norm:.6g}, and it committed to {sent.squared_norm:.6g}"
+        off = float(np.linalg.norm(sketch - sent.sketch))
+        return "" if off <= SLACK * np.sqrt(norm) else f"its sketch is not of its update: they are {off:.3g} apart"
+
     def sharing_a_root(self) -> list[str]:
         """Return the clients that opened one root: each salts its own, so that none has it by chance."""
         counts = Counter(sent.root for sent in self.sketched.values())
@@ -170,7 +180,10 @@ class Transcript:
             require(same, f"the {name} does not hold what the clients sent: one was dropped or changed")
         if kind is not Listing:
             anchor = self.opening.anchor if kind is Draw else self.stages[Draw].nonce
-            require(next_nonce(message.nonce) == anchor, "the server's nonce is not the one that it committed to when the round opened")
+            require(
+                next_nonce(message.nonce) == anchor,
+                "the server's nonce is not the one that it committed to when the round opened",
+            )
         if isinstance(message, Result):
             known = [client for client, _ in message.weights if client in self.sketched]
             require(len({*known}) == len(message.weights), "it weighs clients that sent no sketch")
