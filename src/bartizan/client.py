@@ -10,6 +10,7 @@ from typing import Any
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
+from bartizan.measure.sketches import Norms
 from bartizan.sources.committed import round_messages as messages
 from bartizan.sources.committed.record import head_after
 from bartizan.sources.committed.round_messages import Draw, Fetch, Listing, Opening, Result, SecondDraw, Sketched
@@ -39,8 +40,7 @@ class Commitment:
     ) -> None:
         self.client, self.size, self._form, self._pieces, self._origin = client, size, form, pieces, origin
         self._projection = projection_from(opening.sketch)
-        # The norm is summed in the same pass as a sketch, so that its last bits are those beside the sketch.
-        self.squared_norm = form.measured(pieces, origin, self._projection, 0)[1]
+        self.squared_norm = form.measured(pieces, origin, Norms(), 0)[1]
         if not math.isfinite(self.squared_norm):
             raise ValueError("The update holds NaN or Inf, or its squares overflow: it can't take part.")
         self.secret = secrets.token_bytes(64) if secret is None else secret

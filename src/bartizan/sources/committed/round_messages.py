@@ -9,13 +9,13 @@ from typing import Annotated, Any, TypeAlias
 
 from bartizan.sources.committed.wire import MAX_MESSAGE_BYTES, Message, floats, octets, several, text, whole
 
-MAX_CLIENTS, MAX_LEAVES, MAX_DIMENSIONS = 10_000, 2**20, 2**20
+MAX_CLIENTS, MAX_LEAVES, MAX_NUMBERS, MAX_DIMENSIONS = 10_000, 2**20, 2**20, 2**16
 DIGEST, NAME, REASON = octets(0, 32), text(200), text(2000)
 Digest: TypeAlias = Annotated[bytes, DIGEST]
 Name: TypeAlias = Annotated[str, NAME]
 Words: TypeAlias = Annotated[str, REASON]
 Real: TypeAlias = Annotated[float, floats()]
-Numbers: TypeAlias = Annotated[Any, floats(MAX_DIMENSIONS)]
+Numbers: TypeAlias = Annotated[Any, floats(MAX_NUMBERS)]
 ENTRY = text(1000), text(20), several(32, whole())
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.errors import server_error
-from bartizan.measure import Projection
+from bartizan.measure.sketches import StreamingSketch
 from bartizan.sources.committed.round_messages import MAX_LEAVES, Fetch, Leaves, Sketched
 from bartizan.sources.committed.wire import hash_of, require
 from bartizan.updates import Updates, parse_updates
@@ -116,7 +116,7 @@ class UpdateForm:
         return parse_updates([self.arrays(pieces)], reference=None if reference is None else self.arrays(reference))
 
     def measured(
-        self, pieces: Sequence[Array], reference: Sequence[Array] | None, sketch: Projection, seed: int
+        self, pieces: Sequence[Array], reference: Sequence[Array] | None, sketch: StreamingSketch, seed: int
     ) -> tuple[Floats, float]:
         """Return the sketch and the exact squared norm of an update minus the reference."""
         with np.errstate(over="ignore", invalid="ignore"):
