@@ -121,15 +121,20 @@ class Commitment:
             self._root, ranges.first, part(self._pieces, ranges.first, min(ranges.count, MAX_WINDOW))
         )
 
-    def answer(self, message: Message) -> Message:
-        """Return the reply to a message of the server that comes after the opening."""
+    def answer(self, message: Message) -> bytes:
+        """Return the reply to a message of the server, empty at the close."""
+        if isinstance(message, Opening):
+            return self.message.encoded
         if isinstance(message, (Listing, Result)):
-            return self.nonce(message)
+            return self.nonce(message).encoded
         if isinstance(message, Draw):
-            return self.sketch(message)
-        require(isinstance(message, Fetch), f"a server sends no {type(message).__name__}")
-        assert isinstance(message, Fetch)
-        return self.reveal(message)
+            return self.sketch(message).encoded
+        if isinstance(message, Fetch):
+            return self.reveal(message).encoded
+        require(isinstance(message, messages.Closing), f"a server sends no {type(message).__name__}")
+        same = getattr(message, "after", b"") == self.stages[Opening].digest
+        require(same, "the server's Closing is not of this round")
+        return b""
 
     def follow(self, message: Any) -> None:
         """Take a message of the server, if it follows the one before; another one of its kind only after a result."""
@@ -145,9 +150,6 @@ class Commitment:
             self.n_results += 1
             self.stages.pop(SecondDraw, None)
         self.stages[kind] = message
-
-    def check_closing(self, message: messages.Closing) -> None:
-        require(message.after == self.stages[Opening].digest, "the server's Closing is not of this round")
 
     def _sketched(self, draw: bytes, sketch: Any) -> Sketched:
         return Sketched(draw, self.client, self.size, self.squared_norm, self._salt, self._root, self._leaves, sketch)
@@ -176,16 +178,14 @@ class Client:
     def answer(self, request: bytes) -> bytes:
         """Return the reply to a request, empty at the close; raise ValueError where the server breaks the protocol."""
         message, own = messages.decoded(request), self.commitment
-        if isinstance(message, Opening):
-            if own is None or own.stages[Opening].digest != message.digest:  # else the request came twice
-                update, size = self._train(message)
-                own = Commitment.of(update, message, self.name, size=size, reference=self._reference(message))
-                self.commitment = own
-            return own.message.encoded
+        twice = own is not None and own.stages[Opening].digest == message.digest
+        if isinstance(message, Opening) and not twice:
+            update, size = self._train(message)
+            own = Commitment.of(update, message, self.name, size=size, reference=self._reference(message))
+            self.commitment = own
         require(own is not None, "the server sent a request before it opened a round")
         assert own is not None
+        reply = own.answer(message)
         if isinstance(message, messages.Closing):
-            own.check_closing(message)
             self.head, self.commitment = head_after(message.head, message), None
-            return b""
-        return own.answer(message).encoded
+        return reply

@@ -41,11 +41,7 @@ def committed_mod(message: Message, context: Context, call_next: Callable[[Messa
         reply = own.message.encoded
     else:
         own = _restored(context)
-        if isinstance(request, Closing):
-            own.check_closing(request)
-            reply = b""
-        else:
-            reply = (own.message if isinstance(request, Opening) else own.answer(request)).encoded
+        reply = own.answer(request)
     stages = [stage.encoded for stage in own.stages.values()]
     state[KEY] = ConfigRecord({"secret": own.secret, "stages": stages, "results": own.n_results})
     for key in (KEY, UPDATE, MODEL) if isinstance(request, Closing) else ():

@@ -43,8 +43,13 @@ def entries(file: BinaryIO) -> Iterator[tuple[Message, bytes]]:
             raise RecordError(f"entry {number} would have {size:,} bytes: its size was changed")
         data, written = file.read(size), file.read(32)
         if len(prefix) < 4 or len(data) < size or len(written) < 32:
-            if _holds_more(data):
-                raise RecordError(f"entry {number} would have {size:,} bytes, and is shorter: its size was changed")
+            try:
+                decoded(data)
+            except LongMessageError:
+                changed = f"entry {number} would have {size:,} bytes, and is shorter: its size was changed"
+                raise RecordError(changed) from None
+            except WireError:
+                pass
             raise TornRecordError(f"entry {number} is cut short: it would have {size:,} bytes")
         head = hash_of(b"bcr head", head, data)
         if head != written:
@@ -53,17 +58,6 @@ def entries(file: BinaryIO) -> Iterator[tuple[Message, bytes]]:
             yield decoded(data), head
         except WireError as wrong:
             raise RecordError(f"entry {number} is no message: {wrong}") from None
-
-
-def _holds_more(data: bytes) -> bool:
-    """Return whether these bytes begin with a whole message, and go on."""
-    try:
-        decoded(data)
-    except LongMessageError:
-        return True
-    except WireError:
-        pass
-    return False
 
 
 class Record:

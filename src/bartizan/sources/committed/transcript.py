@@ -180,10 +180,8 @@ class Transcript:
             require(same, f"the {name} does not hold what the clients sent: one was dropped or changed")
         if kind is not Listing:
             anchor = self.opening.anchor if kind is Draw else self.stages[Draw].nonce
-            require(
-                next_nonce(message.nonce) == anchor,
-                "the server's nonce is not the one that it committed to when the round opened",
-            )
+            same = next_nonce(message.nonce) == anchor
+            require(same, "the server's nonce is not the one that it committed to when the round opened")
         if isinstance(message, Result):
             known = [client for client, _ in message.weights if client in self.sketched]
             require(len({*known}) == len(message.weights), "it weighs clients that sent no sketch")
@@ -198,9 +196,8 @@ class Transcript:
         wanted = ANSWERS[stage]
         require(type(message) is wanted, f"a {type(message).__name__} came where a {wanted.__name__} was wanted")
         require(client in self.opening.clients, f"{quoted(client, 60)} was not asked")
-        require(
-            message.after == self.asking.digest, f"it answers another {stage.__name__}, of another round or an old one"
-        )
+        fits = message.after == self.asking.digest
+        require(fits, f"it answers another {stage.__name__}, of another round or an old one")
         require(client not in self.replies[stage], "it sent this before: each counts once")
         require(client not in self.out, f"it is out: {self.out.get(client)}")
         before: Any = self.replies.get(FOLLOWS.get(stage, stage), {}).get(client)
