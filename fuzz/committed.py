@@ -9,12 +9,12 @@ import bartizan as bz
 from bartizan.client import Client
 from bartizan.sources.committed.record import RecordError
 from bartizan.sources.committed.replay import replayed
-from bartizan.sources.committed.round_messages import KINDS, decoded
-from bartizan.sources.committed.wire import WireError
+from bartizan.sources.committed.round_messages import decoded
+from bartizan.sources.committed.wire import Message, WireError
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, documented, fair, require, surface_of_calls
 from fuzz.values import edited, files
 
-RULE, SKETCH, P = bz.MultiKrum(1), bz.Rotated(k=64), 200
+KINDS, RULE, SKETCH, P = Message.KINDS, bz.MultiKrum(1), bz.Rotated(k=64), 200
 SENT = dict(zip("abcdefg", np.random.default_rng(0).normal(1, 1, (7, P)).astype(np.float32), strict=True))
 PUT = st.one_of(
     st.binary(min_size=1, max_size=9), st.sampled_from([b"", b"\xff" * 8, bytes(8), np.float64("nan").tobytes()])

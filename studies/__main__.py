@@ -22,6 +22,7 @@ COMMANDS = {
             "adaptive": "attackers who know the projection: harm, checks, their cost",
             "buffered": "a buffer with a memory beside rounds of few or slow clients",
             "clients": "the gradients of all clients of a round, by every method",
+            "committed-bytes": "bytes of a committed round on sockets",
             "crossover": "from how many clients projecting is faster",
             "example-attacks": "accuracy of the two platforms' examples under attack",
             "few-sites": "accuracy with seven sites, one of which is large",

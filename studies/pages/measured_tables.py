@@ -36,6 +36,7 @@ def parts() -> dict[str, str]:
         "scale": table_of(kept("scaling")),
         "many_clients": table_of(kept("many-clients")),
         "traffic": table_of(kept("traffic")),
+        "committed_bytes": table_of(kept("committed-bytes")),
         "adapter_errors": table_of(adapter_errors()),
         "buffered": buffered.table(in_buffers),
         "few_sites": few_sites.table(sites),

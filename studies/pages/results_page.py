@@ -48,6 +48,7 @@ PAGES = (
     DOCS / "explanation" / "sketches.md",
     DOCS / "explanation" / "adaptive.md",
     DOCS / "explanation" / "scaling.md",
+    DOCS / "explanation" / "committed.md",
     DOCS / "guides" / "adapters.md",
     DOCS / "guides" / "distributed.md",
     DOCS / "guides" / "buffered.md",

@@ -8,8 +8,8 @@ import pytest
 import bartizan as bz
 from bartizan.client import Commitment
 from bartizan.errors import ServerResourceError, TooFewClientsError
-from bartizan.sources.committed.named_parts import projection_from, rule_from
 from bartizan.sources.committed.round_messages import Fetch, Listing, decoded
+from bartizan.sources.committed.transcript import projection_from, rule_from
 from bartizan.sources.committed.update_bytes import LEAF
 from committed_clients import NAMES, F, Loopback, P, honest
 from rule_cases import CASES
@@ -27,18 +27,23 @@ def run_round(aggregator, updates, like=None, cheats=(), sizes=(), clients=(), *
 STREAMING = [case.rule for case in CASES if not case.rule.needs_trusted and not case.rule.ends_coordinate_wise()]
 
 
-@pytest.mark.parametrize("rule", STREAMING, ids=repr)
-def test_weights_and_update_are_those_of_one_call_with_that_seed_to_the_bit(rule):
+DISTANCES_ALONE = [bz.Krum(F), bz.MultiKrum(F), bz.GeometricMedian(), bz.NNM(F) >> bz.GeometricMedian(), bz.MDA(F)]
+
+
+@pytest.mark.parametrize("rule", [*STREAMING, *DISTANCES_ALONE], ids=repr)
+def test_weights_and_update_are_those_of_one_call_with_that_seed(rule):
+    """To the bit, but for norms: those are committed to before the seed, and float32 sums of one call depend on it."""
     updates = honest(5000) | {f"d{m}": x for m, x in enumerate(honest(5000, seed=1).values())}
     sizes = {name: 1.0 + n % 3 for n, name in enumerate(updates)}
     opened, out = run_round(bz.Aggregator(rule, SMALL), updates, sizes=sizes)
     names = sorted(updates)
     same = bz.aggregate([updates[n] for n in names], rule, sketch=SMALL, seed=out.seed, sizes=[sizes[n] for n in names])
     assert out.clients == tuple(names)
-    np.testing.assert_array_equal(out.weights, same.weights)
-    np.testing.assert_array_equal(out.update, same.update)
+    rounding = 0.0 if rule in DISTANCES_ALONE else 1e-7
+    np.testing.assert_allclose(out.weights, same.weights, rtol=rounding, atol=0)
+    np.testing.assert_allclose(out.update, same.update, rtol=10 * rounding, atol=10 * rounding)
     if rule.needs_distances:
-        np.testing.assert_array_equal(out.scores, same.scores)
+        np.testing.assert_allclose(out.scores, same.scores, rtol=rounding, atol=0)
     assert not out.failed
     assert not out.quarantined
     assert out.head == opened.record.head
@@ -58,8 +63,8 @@ def test_a_reference_is_the_origin_for_clients_and_server():
     aggregator = bz.Aggregator(n_byzantine=F)
     _, out = run_round(aggregator, updates, reference=model, clients={"reference": lambda opening: model})
     same = bz.aggregate(list(updates.values()), aggregator.rule, sketch=bz.Rotated(), seed=out.seed, reference=model)
-    np.testing.assert_array_equal(out.weights, same.weights)
-    np.testing.assert_array_equal(out.update, same.update)
+    np.testing.assert_allclose(out.weights, same.weights, rtol=1e-7)
+    np.testing.assert_allclose(out.update, same.update, rtol=1e-6, atol=1e-6)
 
 
 def test_layouts_of_many_kinds_of_arrays_are_sent_whole():
@@ -140,8 +145,8 @@ def test_a_rule_with_a_memory_takes_and_returns_it():
     _, first = run_round(bz.Aggregator(rule, SMALL), updates)
     _, out = run_round(bz.Aggregator(rule, SMALL), updates, history=first.history)
     same = bz.aggregate(list(updates.values()), rule, sketch=SMALL, seed=out.seed, history=first.history)
-    assert out.history == same.history
-    np.testing.assert_array_equal(out.weights, same.weights)
+    np.testing.assert_allclose(out.history, same.history, rtol=1e-7)
+    np.testing.assert_allclose(out.weights, same.weights, rtol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,7 @@ def test_rules_and_sketches_are_made_of_their_repr_and_nothing_else_is():
     for text in wrong:
         with pytest.raises(ValueError, match="of bartizan's own"):
             rule_from(text)
-    for text in ("Rotated(k=2097152, mixing=32)", "Exact()", "Rotated(k=4096)", "Gaussian(k=10**9)"):
+    for text in ("Rotated(k=131072, mixing=32)", "Exact()", "Rotated(k=4096)", "Gaussian(k=10**9)"):
         with pytest.raises(ValueError, match=r"projection"):
             projection_from(text)
 

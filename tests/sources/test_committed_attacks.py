@@ -10,7 +10,7 @@ import pytest
 import bartizan as bz
 from bartizan.attacks.nullspace import hidden_part
 from bartizan.errors import TooFewClientsError
-from bartizan.sources.committed import committed_round, fetching
+from bartizan.sources.committed import committed_round, update_bytes
 from bartizan.sources.committed.round_messages import (
     Closing,
     Committed,
@@ -124,8 +124,8 @@ CHEATS = {
     "another range": (at(Fetch, changed(Leaves, first=lambda m: 1)), "another range than was asked for"),
     "another's range": (at(Fetch, changed(Leaves, root=lambda m: bytes(32))), "another range than was asked for"),
     "a cut range": (at(Fetch, changed(Leaves, data=lambda m: m.data[:-1])), "not those that it committed to"),
-    "more than was asked for": (at(Fetch, changed(Leaves, data=lambda m: m.data + bytes(LEAF))), "another range"),
-    "an oversized range": (at(Fetch, lambda *_: bytes(2**26)), "at most 4,198,400 bytes are admitted"),
+    "more than was asked for": (at(Fetch, changed(Leaves, data=lambda m: m.data + bytes(LEAF))), "bytes are admitted"),
+    "an oversized range": (at(Fetch, lambda *_: bytes(2**26)), "at most 1,204,096 bytes are admitted"),
     "an oversized commitment": (at(Opening, lambda *_: bytes(5000)), "at most 4,096 bytes are admitted"),
     "no bytes": (at(Opening, lambda *_: b""), "a Committed of version 1 was wanted"),
     "a malformed message": (at(Opening, lambda c, q, reply: reply[:-1]), "it ends 1 bytes too early"),
@@ -333,6 +333,7 @@ SERVERS = {
     ),
     "lists a client twice": (Listing, lambda m, _: with_fields(m, rows=m.rows + m.rows), "dropped or changed"),
     "opens another nonce": (Draw, lambda m, _: with_fields(m, nonce=NOBODY), "opened another nonce"),
+    "puts nonces into another order": (Draw, lambda m, _: with_fields(m, rows=m.rows[::-1]), "an order of its choice"),
     "leaves a nonce out": (Draw, lambda m, _: with_fields(m, rows=m.rows[1:]), "left this client's nonce out"),
     "makes a nonce up": (
         Draw,
@@ -342,6 +343,11 @@ SERVERS = {
     "draws for another list": (Draw, lambda m, _: with_fields(m, after=NOBODY), "Draw is not of this round"),
     "asks for another's update": (Fetch, lambda m, _: with_fields(m, root=NOBODY), "asked for another client's"),
     "opens another second nonce": (Result, lambda m, _: with_fields(m, nonce=NOBODY), "another second nonce"),
+    "draws a second seed by a nonce of its choice": (
+        SecondDraw,
+        lambda m, _: with_fields(m, nonce=NOBODY),
+        "opened another nonce",
+    ),
     "leaves a second nonce out": (SecondDraw, lambda m, _: with_fields(m, rows=m.rows[1:]), "left this client's nonce"),
     "draws for another result": (SecondDraw, lambda m, _: with_fields(m, after=NOBODY), "is not of this round"),
 }
@@ -371,18 +377,87 @@ def test_a_client_answers_one_list_and_one_seed_in_a_round_and_few_results(updat
         eve.answer(Listing(opened.opening.digest, (row, ("c1", NOBODY, NOBODY))).encoded)
     with pytest.raises(ValueError, match="before it drew a seed"):
         eve.answer(Fetch(own._root, 0, 1).encoded)
-    first = next_nonce(own._nonce)
-    draw = Draw(listing.digest, next_nonce(opened._nonce), (("c0", first),))
+    draw = Draw(listing.digest, opened._nonces[0], (("c0", own._nonces[1]),))
     eve.answer(draw.encoded)
-    results = [Result(draw.digest, opened._nonce, bytes([n]) * 32, (), ()) for n in range(127)]
-    for result in results[:-1]:
-        eve.answer(result.encoded)
-    with pytest.raises(ValueError, match="more than 128 times"):
+    results = [Result(draw.digest, opened._nonces[1], bytes([n]) * 32, (), ()) for n in range(11)]
+    nonces = {Nonce.decode(eve.answer(result.encoded)).nonce for result in results[:-1] for _ in range(2)}
+    assert len(nonces) == 10
+    with pytest.raises(ValueError, match="more than 10 results"):
         eve.answer(results[-1].encoded)
     with pytest.raises(ValueError, match="a server sends no Committed"):
         eve.answer(own.message.encoded)
-    eve.answer(Closing(NOBODY, "").encoded)
+    with pytest.raises(ValueError, match="Closing is not of this round"):
+        eve.answer(Closing(NOBODY, NOBODY, "").encoded)
+    eve.answer(Closing(opened.opening.digest, NOBODY, "").encoded)
     assert eve.commitment is None
+
+
+def test_a_sketch_that_no_update_of_that_norm_has_is_named(updates):
+    """Beside a norm of 0 no ratio says anything, and the squares of such numbers overflow."""
+    for norm, number in ((0.0, 1e160), (-0.0, 1e300), (5e-324, 1.0), (0.0, 1e20)):
+        cheat = {
+            CHEAT: lambda client, request, reply, norm=norm, number=number: (
+                reseal(client, squared_norm=norm)
+                if isinstance(request, Opening)
+                else with_fields(Sketched.decode(reply), sketch=np.full(4096, number)).encoded
+                if isinstance(request, Draw)
+                else reply
+            )
+        }
+        _, _, out = outcome(updates, cheat, bz.GeometricMedian(), audit=0)
+        assert "longer than one of an update" in out.failed[CHEAT]
+        same_without(updates, {CHEAT}, out, bz.GeometricMedian())
+
+
+def test_bytes_that_nobody_asked_for_do_not_spend_the_fetch_budget():
+    """The first two that Krum chooses send 4 MiB of garbage in place of 4 KB."""
+    small, chosen = honest(1000), []
+
+    def garbage(client, request, reply):
+        if not isinstance(request, Fetch) or len(chosen) == F:
+            return reply
+        chosen.append(client.name)
+        return with_fields(Leaves.decode(reply), data=bytes(4 * LEAF)).encoded
+
+    exchange = Loopback(small, dict.fromkeys(NAMES, garbage))
+    out = bz.Aggregator(bz.Krum(F)).committed_round(small["c0"], expected=NAMES, audit=0).run(exchange)
+    assert out.quarantined.keys() == {*chosen}
+    assert out.fetched_bytes == 4000
+
+
+def test_a_client_that_sends_one_leaf_after_two_late_answers_is_out(updates):
+    turns = []
+
+    def slow(client, request, reply):
+        turns.append(request.first)
+        if len(turns) % 3:
+            return None
+        return with_fields(Leaves.decode(reply), data=Leaves.decode(reply).data[:LEAF]).encoded
+
+    _, _, out = outcome(updates, {CHEAT: at(Fetch, slow)})
+    assert "too slowly: 1 of 2 MiB are there" in out.quarantined[CHEAT]
+    same_without(updates, {CHEAT}, out)
+
+
+def test_requests_that_come_twice_are_answered_alike(updates):
+    class Twice(Loopback):
+        def __call__(self, requests, timeout, most):
+            replies = super().__call__(requests, timeout, most)
+            if requests and next(iter(requests.values()))[4] != Closing.KIND:
+                assert super().__call__(requests, timeout, most) == replies
+            return replies
+
+    opened = bz.Aggregator(bz.GeometricMedian()).committed_round(updates["c0"], expected=NAMES)
+    assert not opened.run(Twice(updates)).quarantined
+
+
+def test_each_result_needs_other_nonces(updates):
+    """Nonces that were opened for one result would tell the server the seed of the next one beforehand."""
+    opened, exchange, _ = outcome(updates, {CHEAT: at(SecondDraw, lambda *_: None)}, bz.GeometricMedian())
+    sent = [Nonce.decode(reply).nonce for name, reply in exchange.replies if name == "c0" and reply[4:5] == b"\4"]
+    assert len({*sent}) == 3
+    assert [next_nonce(one) for one in sent[1:]] == sent[:-1]
+    assert opened.transcript.nonces["c0"] == sent[-1]
 
 
 def test_two_rounds_of_the_same_updates_have_two_seeds(updates):
@@ -390,4 +465,4 @@ def test_two_rounds_of_the_same_updates_have_two_seeds(updates):
 
 
 def test_a_window_and_strikes_are_what_the_page_says():
-    assert (fetching.WINDOW, fetching.MAX_STRIKES, committed_round.SLACK) == (4, 3, 2.0**-16)
+    assert (update_bytes.WINDOW, update_bytes.MAX_STRIKES, committed_round.SLACK) == (4, 3, 2.0**-16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import bartizan as bz
 from bartizan import cli
 from bartizan.attacks.nullspace import hidden_part
 from bartizan.errors import TooFewClientsError
-from bartizan.sources.committed import committed_round, committed_updates
+from bartizan.sources.committed import committed_round, committed_updates, update_bytes
 from bartizan.sources.committed.record import FIRST_LINE, Record, RecordError, entries
 from bartizan.sources.committed.replay import replayed
 from bartizan.sources.committed.round_messages import (
@@ -82,6 +83,10 @@ def test_verify_finds_every_one_of_a_thousand_random_bits_and_names_its_entry():
         assert said.startswith(f"entry {entry} " if entry else "it does not begin"), (at, said)
 
 
+def opening_of(data):
+    return next(entries(io.BytesIO(data)))[0]
+
+
 def swapped(result):
     (first, w), (second, v), *rest = result.weights
     return with_fields(result, weights=((first, v + 0.01), (second, w), *rest))
@@ -105,6 +110,10 @@ CHANGES = {
     "opens another nonce": (
         lambda m: with_fields(m, nonce=bytes(32)) if type(m) is Draw else m,
         r"Draw\): the server's nonce",
+    ),
+    "draws a second seed by a nonce of its choice": (
+        lambda m: with_fields(m, nonce=bytes(32)) if type(m) is SecondDraw else m,
+        r"SecondDraw\): the server's nonce",
     ),
     "drops a nonce": (
         lambda m: with_fields(m, rows=m.rows[1:]) if type(m) is Draw else m,
@@ -174,6 +183,63 @@ def test_a_server_that_swaps_a_weight_before_it_publishes_it_is_named(monkeypatc
     assert "the weight of 'c" in problem_of(record.read())
 
 
+def test_a_server_that_gives_a_far_client_a_millionth_of_the_weight_is_named(monkeypatch):
+    """Weights may differ by what moves the result by a millionth of its length, not by a millionth of themselves."""
+    own = committed_round.CommittedRound._combined
+    monkeypatch.setattr(
+        committed_round.CommittedRound, "_combined", lambda self, w, judgement: own(self, w | {CHEAT: 9e-7}, judgement)
+    )
+    updates, record = honest(P), Record()
+    updates[CHEAT] = updates[CHEAT] * np.float32(1e12)
+    opened = bz.Aggregator(RULE, SKETCH).committed_round(updates["c0"], expected=NAMES, record=record)
+    assert np.linalg.norm(opened.run(Loopback(updates)).update) > 1e6
+    assert "the weight of 'c8' is 9e-07, and the sketches give 0" in problem_of(record.read())
+
+
+def test_a_client_can_not_make_an_honest_result_look_false():
+    """Of float64 updates a second sketch within the server's slack is farther off than rounding explains."""
+    updates, record = {name: x.astype(np.float64) for name, x in honest(P).items()}, Record()
+
+    def almost(client, request, reply):
+        if not isinstance(request, SecondDraw):
+            return reply
+        message = SecondSketch.decode(reply)
+        return with_fields(message, sketch=message.sketch * (1 + 0.9 * update_bytes.SLACK)).encoded
+
+    opened = bz.Aggregator(bz.GeometricMedian(), SKETCH).committed_round(updates["c0"], expected=NAMES, record=record)
+    out = opened.run(Loopback(updates, dict.fromkeys(NAMES[:F], almost)))
+    assert not out.quarantined
+    (one,) = replayed(io.BytesIO(record.read()))
+    one.check_result(out.update)
+    with pytest.raises(RecordError, match="its root is another one"):
+        one.check_result(out.update * (1 + 1e-4))
+
+
+def test_the_order_in_which_a_server_records_nonces_does_not_change_the_seed():
+    """It knows all of them by then, and could try one order after another."""
+    record, _ = recorded(1)
+    every = [message for message, _ in entries(io.BytesIO(record.read()))]
+    first = next(at for at, message in enumerate(every) if isinstance(message, Nonce))
+    every[first : first + len(NAMES)] = every[first : first + len(NAMES)][::-1]
+    other = Record()
+    for message in every[:-1]:
+        other.append(message)
+    other.append(with_fields(every[-1], head=other.head))
+    seeds = [next(replayed(io.BytesIO(one.read()))).transcript.seed for one in (record, other)]
+    assert seeds[0] == seeds[1]
+
+
+def test_a_server_can_not_publish_results_until_it_likes_one():
+    """A second result needs a client that was lost, and each result needs new nonces."""
+    record, _ = recorded(1)
+    other = Record()
+    for message, _ in entries(io.BytesIO(record.read())):
+        if isinstance(message, Result):
+            other.append(with_fields(message, root=bytes(32)))
+        other.append(message)
+    assert "no client was lost since the last result" in problem_of(other.read())
+
+
 def test_a_server_that_goes_on_with_more_than_f_lost_clients_is_named(monkeypatch):
     monkeypatch.setattr(committed_updates, "too_many_lost", lambda rule, transcript: "")
     updates, record = honest(P), Record()
@@ -191,7 +257,7 @@ def test_a_server_that_puts_clients_out_for_nothing_changes_no_verdict_unseen():
     record = Record()
     for message, _ in entries(io.BytesIO(data)):
         record.append(message)
-    record.append(Closing(record.head, ""))
+    record.append(Closing(opening_of(data).digest, record.head, ""))
     assert "other clients were judged" in problem_of(record.read())
 
 
@@ -261,6 +327,34 @@ def test_a_record_that_was_left_within_a_round_or_an_entry_is_closed_and_continu
     path.write_bytes(b"something else")
     with pytest.raises(RecordError, match="can't be continued: it does not begin"):
         Record(path)
+
+
+def test_a_changed_size_is_an_error_and_no_torn_entry(tmp_path):
+    """A record that is continued loses an entry that was cut short, and never the rounds behind a changed one."""
+    path = tmp_path / "record"
+    record, _ = recorded(2, path=path)
+    record.close()
+    data, at, starts = path.read_bytes(), len(FIRST_LINE), []
+    for message, _ in entries(io.BytesIO(data)):
+        starts.append(at)
+        at += len(message.encoded) + 36
+    for start in starts:
+        for bit in (15, 18, 25, 31):
+            wrong = bytearray(data)
+            wrong[start + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(wrong)
+            with pytest.raises(RecordError, match="can't be continued"):
+                Record(path)
+            assert path.read_bytes() == wrong
+
+
+def test_a_record_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for place in ("pipe", "link", "."):
+        with pytest.raises(OSError, match="not a regular file"):
+            Record(tmp_path / place)
+        assert cli.main(["verify", str(tmp_path / place)]) == 2
 
 
 def verify(capsys, *words):

@@ -9,7 +9,7 @@ import numpy as np
 from bartizan.client import Client
 from bartizan.sources.committed.record import Record, entries
 from bartizan.sources.committed.round_messages import Committed, Opening, decoded
-from bartizan.sources.committed.transcript import next_nonce, seal_of
+from bartizan.sources.committed.transcript import seal_of
 
 M, P, F = 9, 300_000, 2
 NAMES = [f"c{m}" for m in range(M)]
@@ -62,7 +62,7 @@ def reseal(client, **changed):
         setattr(own, name, value)
     opening = own.stages[Opening].digest
     seal = seal_of(opening, own._sketched(bytes(32), []))
-    own.message = Committed(opening, own.client, seal, next_nonce(next_nonce(own._nonce)))
+    own.message = Committed(opening, own.client, seal, own._nonces[0])
     return own.message.encoded
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from bartizan.client import Commitment
 from bartizan.flower.replies import Model, arrays_of, as_record
-from bartizan.sources.committed.commitment import Commitment
 from bartizan.sources.committed.round_messages import Closing, Opening, decoded
 
 KEY, UPDATE, MODEL = "bartizan-committed", "bartizan-committed-update", "bartizan-committed-model"
@@ -24,9 +24,10 @@ def committed_mod(message: Message, context: Context, call_next: Callable[[Messa
         return call_next(message, context)
     asked: Any = message.content[KEY]
     request, state = decoded(asked["request"]), context.state
+    kept: Any = state.get(KEY)
     del message.content[KEY]
     told = RecordDict()
-    if isinstance(request, Opening):
+    if isinstance(request, Opening) and (kept is None or kept["stages"][0] != asked["request"]):
         model = Model.of(arrays_of(message.content))
         trained = call_next(message, context)
         if trained.has_error():
@@ -40,9 +41,9 @@ def committed_mod(message: Message, context: Context, call_next: Callable[[Messa
         reply = own.message.encoded
     else:
         own = _restored(context)
-        reply = b"" if isinstance(request, Closing) else own.answer(request).encoded
+        reply = own.answer(request)
     stages = [stage.encoded for stage in own.stages.values()]
-    state[KEY] = ConfigRecord({"secret": own.secret, "stages": stages})
+    state[KEY] = ConfigRecord({"secret": own.secret, "stages": stages, "results": own.n_results})
     for key in (KEY, UPDATE, MODEL) if isinstance(request, Closing) else ():
         del state[key]
     told[KEY] = ConfigRecord({"reply": reply})
@@ -61,4 +62,5 @@ def _restored(context: Context) -> Commitment:
     own = Commitment.of(update, opening, str(context.node_id), reference=model, secret=secret)
     for stage in stages:
         own.follow(stage)
+    own.n_results = state[KEY]["results"]
     return own

@@ -89,9 +89,11 @@ class CommittedNodes:
             messages.append(Message(content, dst_node_id=int(node), message_type=kind))
         for reply in self._grid.send_and_receive(messages, timeout=seconds):
             node = str(reply.metadata.src_node_id)
+            if node not in requests or node in found:
+                continue
             record = None if reply.has_error() else reply.content.get(KEY)
             data = record.get("reply") if isinstance(record, ConfigRecord) else None
-            if isinstance(data, bytes) and len(data) <= most and node not in found:
+            if isinstance(data, bytes) and len(data) <= most:
                 found[node] = data
             if requests[node][4] == Opening.KIND:
                 self._on_opened(int(node), reply)

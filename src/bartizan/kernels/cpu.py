@@ -1144,7 +1144,7 @@ def swapping(b, features, vector):
         return v
 
     def by_instruction(v, word):
-        """By a permutation that reads the lowest bits of each place; AVX2 has one of numbers of 32 bits alone."""
+        """Permute by the lowest bits of each place; AVX2 can do that with numbers of 32 bits only."""
         part = ir.IntType(8 * size) if wide else i32
         places = ir.VectorType(part, V if wide else 8)
         moved = vector if wide else ir.VectorType(ir.FloatType(), 8)

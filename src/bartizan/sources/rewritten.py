@@ -174,7 +174,7 @@ class Witnesses:
         seen = [one for one in self.seen.values() if all(clients.clients[row] in one.place for row in used)]
         try:
             if stage is None:
-                return combine(clients, weights, stage, noise, partial(check_sum, clients, weights, seen))
+                return combine(clients, weights, stage, noise, partial(_check_sum, clients, weights, seen))
             combination = Combination(clients, seen, used)
             return combine(replace(clients, watch=combination.watch), weights, stage, noise, combination.check)
         except NotMeasuredError:
@@ -197,7 +197,7 @@ class NotMeasuredError(Exception):
     """The result is not made of the numbers that were measured."""
 
 
-def check_sum(clients: Updates, weights: Floats, measured: Sequence[Witness], floats: Sequence[Any]) -> None:
+def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Witness], floats: Sequence[Any]) -> None:
     """Raise NotMeasuredError unless the result's sketch is, up to rounding, the clients' weighted sum of sketches."""
     rows = np.flatnonzero(weights)
     used = [clients.clients[row] for row in rows]
@@ -212,7 +212,7 @@ def check_sum(clients: Updates, weights: Floats, measured: Sequence[Witness], fl
             bare = replace(result, reference=None, origin=None)
             squares = Norms().measure(bare, 0) if centred else found
             about_zero = float(np.sqrt(squares.squared_norms[0]))
-        if not one.agrees(used, weights[rows], found, _rounding(clients, about_zero), clients.layout):
+        if not one.agrees(used, weights[rows], found, rounding_of_sum(clients, about_zero), clients.layout):
             raise NotMeasuredError
 
 
@@ -228,7 +228,7 @@ def _accuracy(layout: Layout) -> float:
     return max(FLOAT32_SUMS if layout.widest == np.float32 else 0.0, 2.0**-53 * (16 + math.sqrt(layout.dim)))
 
 
-def _rounding(clients: Updates, length: float) -> float:
+def rounding_of_sum(clients: Updates, length: float) -> float:
     """Return the distance that rounding to the coarsest dtype can move a result; tiny numbers lose all digits."""
     unit, least = 0.0, 0.0
     for entry in clients.layout.float_entries:

@@ -17,28 +17,13 @@ from bartizan.aggregate import Aggregator, run
 from bartizan.errors import LostClients, NamedErrors, TooFewClientsError
 from bartizan.measure import Projection
 from bartizan.source import Aggregation, Combined, Judgement
+from bartizan.sources.committed import round_messages as messages
 from bartizan.sources.committed.committed_updates import CommittedUpdates, refusal
-from bartizan.sources.committed.fetching import WINDOW, FetchedUpdate
-from bartizan.sources.committed.named_parts import projection_from, rule_from
 from bartizan.sources.committed.record import Record
-from bartizan.sources.committed.round_messages import (
-    MAX_CLIENTS,
-    Closing,
-    Committed,
-    Draw,
-    Fault,
-    Leaves,
-    Listing,
-    Nonce,
-    Opening,
-    Result,
-    SecondDraw,
-    SecondSketch,
-    Sketched,
-)
-from bartizan.sources.committed.transcript import SECOND, ProtocolError, Transcript, next_nonce
-from bartizan.sources.committed.update_bytes import LEAF, SLACK, UpdateForm
-from bartizan.sources.committed.wire import Message, WireError
+from bartizan.sources.committed.round_messages import Closing, Draw, Fault, Listing, Opening, Result, SecondDraw
+from bartizan.sources.committed.transcript import SECOND, Transcript, nonces_of, projection_from, rule_from
+from bartizan.sources.committed.update_bytes import SLACK, FetchedUpdate, UpdateForm
+from bartizan.sources.committed.wire import Message, ProtocolError, require
 from bartizan.updates import combine, parse_updates
 from bartizan.updates.layout import on_gpu, plain_and_leaves, rebuild
 
@@ -108,12 +93,12 @@ class CommittedRound:
         self._reference, self._origin = reference, None if reference is None else form.pieces(reference)
         self._folder = None if spill is None else Path(spill)
         self._budget = len(clients) * form.n_bytes if fetch_budget is None else fetch_budget
-        self._nonce, self._n_fetched, self._updates = secrets.token_bytes(32), 0, dict[str, FetchedUpdate]()
+        anchor, *self._nonces = nonces_of(secrets.token_bytes(32), 2)
+        self._n_fetched, self._updates = 0, dict[str, FetchedUpdate]()
         self._closes_record = not isinstance(record, Record)
         self.record = record if isinstance(record, Record) else Record(record)
-        number, anchor = self.record.n_rounds + 1, next_nonce(next_nonce(self._nonce))
         about = form.entries, form.root(reference), repr(rule), repr(sketch), audit, np.array(history), anchor
-        self.opening = Opening(number, self.record.head, clients, *about)
+        self.opening = Opening(self.record.n_rounds + 1, self.record.head, clients, *about)
         self.transcript = Transcript(self.opening)
         self.record.append(self.opening)
 
@@ -123,20 +108,19 @@ class CommittedRound:
             raise RuntimeError("This round is closed. Open another one.")
         self._exchange = exchange
         try:
-            result = self._run()
+            return self._run()
         except Exception as wrong:
             self._close(short(wrong, CHARACTERS) or type(wrong).__name__)
             raise
-        return result
 
     def _run(self) -> CommittedAggregation:
         state, opening = self.transcript, self.opening
-        self._ask(opening, opening.clients, Committed)
-        rows = tuple((one.client, one.seal, one.anchor) for one in state.replies[Opening].values())
-        self._add(listing := Listing(opening.digest, rows))
-        self._ask(listing, self._present(), Nonce)
-        self._add(draw := Draw(listing.digest, next_nonce(self._nonce), self._nonces(Listing)))
-        self._ask(draw, self._present(), Sketched, REPLY_BYTES + 8 * state.sketch.k + 32 * state.form.n_leaves)
+        self._ask(opening, opening.clients, messages.Committed)
+        self._add(listing := Listing(opening.digest, state.rows(Opening)))
+        self._ask(listing, self._present(), messages.Nonce)
+        self._add(draw := Draw(listing.digest, self._nonces[0], state.rows(Listing)))
+        most = REPLY_BYTES + 8 * state.sketch.k + 32 * state.form.n_leaves
+        self._ask(draw, self._present(), messages.Sketched, most)
         for client in state.sharing_a_root():
             self._add(Fault(client, "another client opened the same root, which has a secret salt: they share it"))
         source = CommittedUpdates(state, self.aggregator.rule, self._combined)
@@ -148,7 +132,7 @@ class CommittedRound:
         """Fetch and check the clients with weight and those drawn for an audit; return the sum, and prove it."""
         state = self.transcript
         chosen = [client for client, weight in weights.items() if weight > 0]
-        audited = tuple(one for one in state.audited(self._nonce) if weights.get(one) == 0)
+        audited = tuple(one for one in state.audited(self._nonces[1]) if weights.get(one) == 0)
         self._fetch([*chosen, *audited])
         pieces = [state.form.split(self._updates[client].data) for client in chosen]
         pieces = pieces or [state.form.split(np.zeros(state.form.n_bytes, np.uint8))]
@@ -158,7 +142,7 @@ class CommittedRound:
         ids = sorted(state.sketched)
         out = tuple((ids[client], short(reason, CHARACTERS)) for client, reason in judgement.quarantined.items())
         draw = state.stages[Draw]
-        self._add(result := Result(draw.digest, self._nonce, state.form.root(update), (*weights.items(),), out))
+        self._add(result := Result(draw.digest, self._nonces[1], state.form.root(update), (*weights.items(),), out))
         self._prove(result, chosen)
         self._close("")
         return Combined(update, {"head": self.record.head, "audited": audited, "fetched_bytes": self._n_fetched})
@@ -166,12 +150,13 @@ class CommittedRound:
     def _prove(self, result: Result, chosen: Sequence[str]) -> None:
         """Ask for second sketches, whose weighted sum the result must have; LostClients for those that are not true."""
         state, lost = self.transcript, {}
-        self._ask(result, self._present(), Nonce, required=False)
-        self._add(draw := SecondDraw(result.digest, self._nonce, self._nonces(Result)))
-        self._ask(draw, chosen, SecondSketch, REPLY_BYTES + 8 * SECOND.k, required=False)
+        self._ask(result, self._present(), messages.Nonce, required=False)
+        self._add(draw := SecondDraw(result.digest, self._nonces[1], state.rows(Result)))
+        self._ask(draw, chosen, messages.SecondSketch, REPLY_BYTES + 8 * SECOND.k, required=False)
         for client in chosen:
             sent = state.replies[SecondDraw].get(client)
-            own, norm = self._measured(client, SECOND, draw.seed)
+            pieces = state.form.split(self._updates[client].data)
+            own, norm = state.form.measured(pieces, self._origin, SECOND, draw.seed)
             if sent is None:
                 lost[client] = "it sent no second sketch of the update that it committed to"
             elif not np.linalg.norm(own - sent.sketch) <= SLACK * np.sqrt(norm):
@@ -180,44 +165,30 @@ class CommittedRound:
 
     def _fetch(self, clients: Sequence[str]) -> None:
         """Fetch and check these clients' updates; LostClients for those that do not deliver what they committed to."""
-        state, most, lost = self.transcript, WINDOW * LEAF + REPLY_BYTES, dict[str, str]()
-        own = self._updates
+        state, lost, own = self.transcript, dict[str, str](), self._updates
         own |= {c: FetchedUpdate(state.sketched[c], state.form.n_bytes, self._folder) for c in clients if c not in own}
         while pending := [client for client in clients if client not in lost and not own[client].complete]:
             if self._n_fetched + sum(own[client].n_asked for client in pending) > self._budget:
                 spent = f"{self._n_fetched:,} of {self._budget:,} bytes are fetched, {len(pending)} clients are left"
                 raise TooFewClientsError(f"The fetch budget is spent: {spent}. Raise fetch_budget.")
             requests = {client: own[client].request().encoded for client in pending}
+            most = REPLY_BYTES + max(own[client].n_asked for client in pending)
             replies = self._exchange(requests, self.deadline, most)
             for client in pending:
                 try:
-                    reply = None if client not in replies else Leaves.decode(replies[client], most)
-                    self._n_fetched += 0 if reply is None else len(reply.data)
-                    own[client].add(reply)
-                except (WireError, ProtocolError) as wrong:
+                    reply = None if client not in replies else messages.Leaves.decode(replies[client], most)
+                    self._n_fetched += own[client].add(reply)
+                except ProtocolError as wrong:
                     lost[client] = short(wrong, CHARACTERS)
         for client in clients:
             if client not in lost and not own[client].checked:
-                if problem := self._mismatch(client):
-                    lost[client] = problem
+                try:
+                    pieces = state.form.split(own[client].data)
+                    require(not (problem := state.mismatch(own[client].sent, pieces, self._origin)), problem)
+                except ValueError as wrong:
+                    lost[client] = short(wrong, CHARACTERS)
                 own[client].checked = True
         self._lose(lost)
-
-    def _mismatch(self, client: str) -> str:
-        """Return what of a fetched update is not as its client sent it; empty if all is."""
-        sent = self.transcript.sketched[client]
-        try:
-            sketch, norm = self._measured(client, self.transcript.sketch, self.transcript.seed)
-        except ValueError as wrong:
-            return short(wrong, CHARACTERS)
-        if not abs(norm - sent.squared_norm) <= SLACK * norm:  # True for NaN
-            return f"its squared norm is {norm:.6g}, and it committed to {sent.squared_norm:.6g}"
-        off = float(np.linalg.norm(sketch - sent.sketch))
-        return "" if off <= SLACK * np.sqrt(norm) else f"its sketch is not of its update: they are {off:.3g} apart"
-
-    def _measured(self, client: str, sketch: Projection, seed: int) -> tuple[Any, float]:
-        form = self.transcript.form
-        return form.measured(form.split(self._updates[client].data), self._origin, sketch, seed)
 
     def _ask(
         self, request: Message, clients: Iterable[str], kind: Any, most: int = REPLY_BYTES, *, required: bool = True
@@ -227,13 +198,11 @@ class CommittedRound:
         replies = self._exchange(requests, self.deadline, most) if requests else {}
         for client in requests:
             try:
-                if client not in replies:
-                    raise ProtocolError(f"it sent no {kind.__name__} in time")
+                require(client in replies, f"it sent no {kind.__name__} in time")
                 message = kind.decode(replies[client], most)
-                if message.client != client:
-                    raise ProtocolError(f"it sent a message of {quoted(message.client, 60)}")
+                require(message.client == client, f"it sent a message of {quoted(message.client, 60)}")
                 self._add(message)
-            except (WireError, ProtocolError) as wrong:
+            except ProtocolError as wrong:
                 if required:
                     self._add(Fault(client, short(wrong, CHARACTERS)))
 
@@ -242,7 +211,7 @@ class CommittedRound:
         self.record.append(message)
 
     def _close(self, problem: str) -> None:
-        self._add(closing := Closing(self.record.head, problem))
+        self._add(closing := Closing(self.opening.digest, self.record.head, problem))
         if self._closes_record:
             self.record.close()
         with suppress(Exception):  # of the transport: the result, or the reason, is there
@@ -255,9 +224,6 @@ class CommittedRound:
             ids = sorted(self.transcript.sketched)
             raise LostClients({ids.index(client): reason for client, reason in lost.items()})
 
-    def _nonces(self, stage: type[Message]) -> tuple[tuple[str, bytes], ...]:
-        return tuple((one.client, one.nonce) for one in self.transcript.replies[stage].values())
-
     def _present(self) -> list[str]:
         return [client for client in self.opening.clients if client not in self.transcript.out]
 
@@ -265,8 +231,10 @@ class CommittedRound:
 def _checked(expected: Iterable[str]) -> list[str]:
     """Return the clients' ids; raise ValueError unless they are distinct texts that fit into a message."""
     clients = [] if isinstance(expected, (str, bytes)) else list(expected)
-    if not 0 < len(clients) <= MAX_CLIENTS or len({*clients}) < len(clients):
-        raise ValueError(f"expected must be 1 to {MAX_CLIENTS:,} clients' ids, each once; got {quoted(expected)}.")
+    if not 0 < len(clients) <= messages.MAX_CLIENTS or len({*clients}) < len(clients):
+        raise ValueError(
+            f"expected must be 1 to {messages.MAX_CLIENTS:,} clients' ids, each once; got {quoted(expected)}."
+        )
     for one in clients:
         if not isinstance(one, str) or text(one) != one or not 0 < len(one.encode()) <= 200:
             raise ValueError(f"A client's id must be a printable text of 1 to 200 bytes, got {quoted(one, 60)}.")

@@ -13,7 +13,7 @@ from bartizan._util.regular_files import open_regular
 from bartizan._util.text import short
 from bartizan.errors import server_error
 from bartizan.sources.committed.round_messages import Closing, Opening, decoded
-from bartizan.sources.committed.wire import MAX_MESSAGE_BYTES, Message, WireError, hash_of
+from bartizan.sources.committed.wire import MAX_MESSAGE_BYTES, LongMessageError, Message, WireError, hash_of
 
 FIRST_LINE = b"bartizan record 1\n"
 FIRST_HEAD = hash_of(b"bcr head", FIRST_LINE)
@@ -39,10 +39,17 @@ def entries(file: BinaryIO) -> Iterator[tuple[Message, bytes]]:
     head, number = FIRST_HEAD, 0
     while prefix := file.read(4):
         number, size = number + 1, int.from_bytes(prefix, "little")
-        if len(prefix) < 4 or size > MAX_MESSAGE_BYTES:
-            raise TornRecordError(f"entry {number} is cut short, or would have {size:,} bytes")
+        if size > MAX_MESSAGE_BYTES:
+            raise RecordError(f"entry {number} would have {size:,} bytes: its size was changed")
         data, written = file.read(size), file.read(32)
-        if len(data) < size or len(written) < 32:
+        if len(prefix) < 4 or len(data) < size or len(written) < 32:
+            try:
+                decoded(data)
+            except LongMessageError:
+                changed = f"entry {number} would have {size:,} bytes, and is shorter: its size was changed"
+                raise RecordError(changed) from None
+            except WireError:
+                pass
             raise TornRecordError(f"entry {number} is cut short: it would have {size:,} bytes")
         head = hash_of(b"bcr head", head, data)
         if head != written:
@@ -59,6 +66,7 @@ class Record:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.head, self.n_rounds, end, last, dropped = FIRST_HEAD, 0, 0, None, ""
+        opening: Message | None = None
         if self.path is None:
             self.file: BinaryIO = io.BytesIO()
         else:
@@ -71,6 +79,7 @@ class Record:
             try:
                 for last, head in entries(self.file):
                     self.head, self.n_rounds, end = head, self.n_rounds + isinstance(last, Opening), self.file.tell()
+                    opening = last if isinstance(last, Opening) else opening
             except TornRecordError:
                 end = end or len(FIRST_LINE)
                 dropped = f"; {size - end:,} bytes of an unfinished entry were dropped"
@@ -81,8 +90,8 @@ class Record:
         self.file.seek(end)
         if not end:
             self._write(FIRST_LINE)
-        if last is not None and not isinstance(last, Closing):
-            self.append(Closing(self.head, "the server stopped before the round was closed" + dropped))
+        if opening is not None and not isinstance(last, Closing):
+            self.append(Closing(opening.digest, self.head, "the server stopped before the round was closed" + dropped))
 
     def append(self, message: Message) -> None:
         """Add a message; an error of the disk is a ServerResourceError, and the record stays as it was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -13,14 +13,14 @@ from bartizan.judge.judge import judge
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import PROBABILITY_OF_ERROR
 from bartizan.sources.committed.committed_updates import CommittedUpdates, too_many_lost
-from bartizan.sources.committed.named_parts import rule_from
 from bartizan.sources.committed.record import FIRST_HEAD, RecordError, entries
 from bartizan.sources.committed.round_messages import Closing, Opening, Result, SecondDraw
-from bartizan.sources.committed.transcript import SECOND, Transcript, require
+from bartizan.sources.committed.transcript import SECOND, Transcript, rule_from
 from bartizan.sources.committed.update_bytes import SLACK, leaf_hashes, root_of
-from bartizan.sources.rewritten import NotMeasuredError, Witness, check_sum
+from bartizan.sources.committed.wire import require
+from bartizan.sources.rewritten import Witness, rounding_of_sum
 
-WEIGHT_ROUNDING = 1e-6  # of weights that another machine computes from the same sketches
+WEIGHT_ROUNDING = 1e-6  # of the lengths in the sum: what weights computed on another machine may move it by
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,25 +50,24 @@ class ReplayedRound:
         norms = np.array([state.sketched[client].squared_norm for client, _ in chosen])
         sketches = np.array([shown[client].sketch for client, _ in chosen]).reshape(len(rows), SECOND.k)
         measured = Measurements(rows, norms, sketches, sketch=SECOND, seed=state.stages[SecondDraw].seed)
-        own = state.form.updates(pieces, origin)
-        try:
-            check_sum(replace(own, clients=rows), weights, [Witness(SECOND, measured)], own.rows.arrays[0])
-        except NotMeasuredError:
+        own, (_, length) = state.form.updates(pieces, origin), state.form.measured(pieces, None, SECOND, 0)
+        # Twice of it counts: as the server admits of each client, so that none makes an honest result look false.
+        slack = SLACK / 2 * float(weights @ np.sqrt(norms)) + rounding_of_sum(own, float(np.sqrt(length)))
+        found = SECOND.measure(own, measured.seed)
+        if not Witness(SECOND, measured).agrees(rows, weights, found, slack, own.layout):
             off = "its second sketch is not the weighted sum of the clients'"
-            raise RecordError(f"the result of round {self.number} is not made of what was committed: {off}") from None
+            raise RecordError(f"the result of round {self.number} is not made of what was committed: {off}")
 
     def check_update(self, client: str, update: Any, reference: Any = None) -> None:
         """Raise RecordError unless this is the update that the client committed to, and its sketch is true."""
-        state, origin, pieces = self.transcript, self._origin(reference), self.transcript.form.pieces(update)
+        state, pieces = self.transcript, self.transcript.form.pieces(update)
         sent, whose = state.sketched.get(client), f"{quoted(client, 60)} in round {self.number}"
         if sent is None:
             raise RecordError(f"there is no sketch of {whose}: {state.failed().get(client, 'it was not asked')}")
         if root_of(leaf_hashes(pieces, sent.salt), state.form.n_bytes) != sent.root:
             raise RecordError(f"this is not the update of {whose}, who committed to another one")
-        sketch, norm = state.form.measured(pieces, origin, state.sketch, state.seed)
-        true = np.linalg.norm(sketch - sent.sketch) <= SLACK * np.sqrt(norm)
-        if not (true and abs(norm - sent.squared_norm) <= SLACK * norm):
-            raise RecordError(f"the sketch or the norm of {whose} is not that of the update")
+        if problem := state.mismatch(sent, pieces, self._origin(reference)):
+            raise RecordError(f"{whose}: {problem}")
 
     def _origin(self, reference: Any) -> Any:
         """Return the bytes of the reference, which must be the round's."""
@@ -121,14 +120,17 @@ def check_decision(state: Transcript) -> None:
     require(weights.keys() == given.keys(), "other clients were judged than the sketches say")
     out = {source.ids[client] for client in judgement.quarantined}
     require(out == {client for client, _ in result.quarantined}, "other clients are quarantined than the sketches say")
+    lengths = {client: float(np.sqrt(state.sketched[client].squared_norm)) for client in weights}
+    length = sum(weight * lengths[client] for client, weight in weights.items())
+    moved = {client: abs(weight - given[client]) * max(lengths[client], length) for client, weight in weights.items()}
+    worst, low = max(moved, key=lambda client: moved[client]), min(given.values())
+    off = f"the weight of {quoted(worst, 60)} is {given[worst]:.6g}, and the sketches give {weights[worst]:.6g}"
+    require(low >= 0 and sum(moved.values()) <= WEIGHT_ROUNDING * length, off)
     low, high = SECOND.norm_ratio_range(PROBABILITY_OF_ERROR)
-    for client, weight in weights.items():
-        same = abs(weight - given[client]) <= WEIGHT_ROUNDING
+    for client in [client for client, weight in given.items() if weight > 0]:
         whose = f"of {quoted(client, 60)}"
-        require(same, f"the weight {whose} is {given[client]:.6g}, and the sketches give {weight:.6g}")
-        if given[client] > 0:
-            sent: Any = state.replies[SecondDraw].get(client)
-            require(sent is not None, f"there is no second sketch {whose}, who has weight")
-            shown, norm = float(np.square(sent.sketch).sum()), state.sketched[client].squared_norm
-            true = 0.99 * low * norm <= shown <= 1.01 * high * norm
-            require(true, f"the second sketch {whose} shows a squared norm of {shown:.3g} for {norm:.3g}")
+        sent: Any = state.replies[SecondDraw].get(client)
+        require(sent is not None, f"there is no second sketch {whose}, who has weight")
+        shown, norm = float(np.square(sent.sketch).sum()), state.sketched[client].squared_norm
+        true = 0.99 * low * norm <= shown <= 1.01 * high * norm
+        require(true, f"the second sketch {whose} shows a squared norm of {shown:.3g} for {norm:.3g}")

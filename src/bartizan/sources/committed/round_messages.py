@@ -5,26 +5,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from bartizan.sources.committed.wire import MAX_MESSAGE_BYTES, Message, floats, octets, several, text, whole
 
-MAX_CLIENTS, MAX_LEAVES, MAX_DIMENSIONS = 10_000, 2**20, 2**20
+MAX_CLIENTS, MAX_LEAVES, MAX_NUMBERS, MAX_DIMENSIONS = 10_000, 2**20, 2**20, 2**16
 DIGEST, NAME, REASON = octets(0, 32), text(200), text(2000)
 Digest: TypeAlias = Annotated[bytes, DIGEST]
 Name: TypeAlias = Annotated[str, NAME]
 Words: TypeAlias = Annotated[str, REASON]
 Real: TypeAlias = Annotated[float, floats()]
-Numbers: TypeAlias = Annotated[Any, floats(MAX_DIMENSIONS)]
+Numbers: TypeAlias = Annotated[Any, floats(MAX_NUMBERS)]
 ENTRY = text(1000), text(20), several(32, whole())
 
 
-@dataclass(frozen=True, eq=False)
 class Opening(Message):
     """The server's first message: what the round is about, before anybody commits."""
 
-    KIND = 1
     round: Annotated[int, whole()]
     head: Digest
     """The head of the record before this round."""
@@ -42,41 +39,33 @@ class Opening(Message):
     """The hash of the hash of the server's secret nonce."""
 
 
-@dataclass(frozen=True, eq=False)
 class Committed(Message):
     """The seal of a client's update, data size and squared norm, and the anchor of its nonce."""
 
-    KIND = 2
     after: Digest
     client: Name
     seal: Digest
     anchor: Digest
 
 
-@dataclass(frozen=True, eq=False)
 class Listing(Message):
     """All commitments, published by the server. No other update can enter this round."""
 
-    KIND = 3
     after: Digest
     rows: Annotated[tuple[tuple[str, bytes, bytes], ...], several(MAX_CLIENTS, NAME, DIGEST, DIGEST)]
 
 
-@dataclass(frozen=True, eq=False)
 class Nonce(Message):
-    """The hash of a client's nonce, after the list; the nonce itself, after the result."""
+    """The next nonce of a client, after the list or a result: the one before is its hash."""
 
-    KIND = 4
     after: Digest
     client: Name
     nonce: Digest
 
 
-@dataclass(frozen=True, eq=False)
 class Draw(Message):
     """The server's nonce and all that clients opened. The seed is the first half of this message's digest."""
 
-    KIND = 5
     after: Digest
     nonce: Digest
     rows: Annotated[tuple[tuple[str, bytes], ...], several(MAX_CLIENTS, NAME, DIGEST)]
@@ -86,11 +75,9 @@ class Draw(Message):
         return int.from_bytes(self.digest[:16], "little")
 
 
-@dataclass(frozen=True, eq=False)
 class Sketched(Message):
     """A client's sketch, and all that its seal is made of."""
 
-    KIND = 6
     after: Digest
     client: Name
     size: Real
@@ -101,31 +88,25 @@ class Sketched(Message):
     sketch: Numbers
 
 
-@dataclass(frozen=True, eq=False)
 class Fetch(Message):
     """The leaves of its update that the server asks a client for."""
 
-    KIND = 7
     root: Digest
     first: Annotated[int, whole(MAX_LEAVES)]
     count: Annotated[int, whole(MAX_LEAVES)]
 
 
-@dataclass(frozen=True, eq=False)
 class Leaves(Message):
     """The bytes of some leaves in a row, at most as many as were asked for."""
 
-    KIND = 8
     root: Digest
     first: Annotated[int, whole(MAX_LEAVES)]
     data: Annotated[bytes, octets(MAX_MESSAGE_BYTES)]
 
 
-@dataclass(frozen=True, eq=False)
 class Result(Message):
     """The weights, and the root of the update that they make, published before the second seed is known."""
 
-    KIND = 9
     after: Digest
     nonce: Digest
     """The server's secret, by which the audits were drawn."""
@@ -134,45 +115,34 @@ class Result(Message):
     quarantined: Annotated[tuple[tuple[str, str], ...], several(MAX_CLIENTS, NAME, REASON)]
 
 
-@dataclass(frozen=True, eq=False)
 class SecondDraw(Draw):
     """The second seed, drawn from the root of the result and the clients' nonces."""
 
-    KIND = 10
 
-
-@dataclass(frozen=True, eq=False)
 class SecondSketch(Message):
     """The sketch of the committed update of a client with weight, by the second seed."""
 
-    KIND = 11
     after: Digest
     client: Name
     sketch: Numbers
 
 
-@dataclass(frozen=True, eq=False)
 class Fault(Message):
     """A client that is out, and why; only in the record."""
 
-    KIND = 12
     client: Name
     reason: Words
 
 
-@dataclass(frozen=True, eq=False)
 class Closing(Message):
-    """The head of the record before this message, and why there is no result (empty if there is)."""
+    """The end of a round: the head of the record before it, and why there is no result (empty if there is)."""
 
-    KIND = 13
+    after: Digest
+    """The digest of the opening."""
     head: Digest
     problem: Words
 
 
-OWN: list[type[Message]] = [*Message.__subclasses__(), SecondDraw]
-KINDS = {kind.KIND: kind for kind in OWN}
-
-
 def decoded(data: bytes) -> Message:
     """Return a message of any kind; WireError if these bytes are none."""
-    return KINDS.get(data[4] if len(data) > 4 else 0, Opening).decode(data)
+    return Message.KINDS.get(data[4] if len(data) > 4 else 0, Opening).decode(data)

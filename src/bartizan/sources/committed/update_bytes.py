@@ -1,25 +1,35 @@
-"""An update as the bytes that a client commits to and sends: entries in the order of the opening, little-endian."""
+"""An update as the bytes that a client commits to and sends, and how they are fetched.
+
+Entries come in the order of the opening, little-endian. Each leaf is checked as it comes, and is not asked for again.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path as Folder
 from typing import Any
 
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.measure import Projection
-from bartizan.sources.committed.round_messages import MAX_LEAVES
-from bartizan.sources.committed.wire import hash_of
+from bartizan.errors import server_error
+from bartizan.measure.sketches import StreamingSketch
+from bartizan.sources.committed.round_messages import MAX_LEAVES, Fetch, Leaves, Sketched
+from bartizan.sources.committed.wire import hash_of, require
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates.files import bfloat16_array
 from bartizan.updates.headers import DTYPES
 from bartizan.updates.layout import Entry, Layout, Path, as_numpy, itemsize_of, leaves_of, like_leaf, moved, rebuild
+from bartizan.updates.mapping import MappedFile
 
 LEAF = 2**20  # bytes
+WINDOW = 4  # leaves that are asked for at a time
+MAX_STRIKES = 3  # answers in a row without a leaf of the update
 # Of an update's norm: far more than the sketches of one update on two machines differ by, and nothing to an attacker.
 SLACK = 2.0**-16
 
@@ -106,7 +116,7 @@ class UpdateForm:
         return parse_updates([self.arrays(pieces)], reference=None if reference is None else self.arrays(reference))
 
     def measured(
-        self, pieces: Sequence[Array], reference: Sequence[Array] | None, sketch: Projection, seed: int
+        self, pieces: Sequence[Array], reference: Sequence[Array] | None, sketch: StreamingSketch, seed: int
     ) -> tuple[Floats, float]:
         """Return the sketch and the exact squared norm of an update minus the reference."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -154,3 +164,54 @@ def root_of(leaves: Sequence[bytes], n_bytes: int) -> bytes:
         pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
         level = [hash_of(b"bcr node", *pair) if len(pair) > 1 else pair[0] for pair in pairs]
     return hash_of(b"bcr root", n_bytes.to_bytes(8, "little"), *level)
+
+
+class FetchedUpdate:
+    """The bytes of one client's update, as far as they have come, in memory or in a temporary file of a folder."""
+
+    def __init__(self, sent: Sketched, n_bytes: int, folder: Folder | None) -> None:
+        self.sent, self.strikes, self.n_there, self.checked = sent, 0, 0, False
+        self.patience = 2 * -(-len(sent.leaves) // WINDOW) + MAX_STRIKES
+        self.data: Array = np.empty(n_bytes, np.uint8) if folder is None else _room(n_bytes, folder)
+
+    @property
+    def complete(self) -> bool:
+        return self.n_there == len(self.sent.leaves)
+
+    def request(self) -> Fetch:
+        return Fetch(self.sent.root, self.n_there, min(WINDOW, len(self.sent.leaves) - self.n_there))
+
+    @property
+    def n_asked(self) -> int:
+        """The bytes that are asked for next."""
+        return min(WINDOW * LEAF, len(self.data) - self.n_there * LEAF)
+
+    def add(self, reply: Leaves | None) -> int:
+        """Take leaves that were asked for, return their bytes; ProtocolError if they are false, or too slow to come."""
+        asked, data = self.request(), b"" if reply is None else reply.data
+        leaves = [data[at : at + LEAF] for at in range(0, len(data), LEAF)]
+        same = reply is None or (reply.root, reply.first) == (asked.root, asked.first)
+        require(same and len(leaves) <= asked.count, "it sent another range than was asked for")
+        for number, leaf in enumerate(leaves, asked.first):
+            true = leaf_hash(leaf, self.sent.salt) == self.sent.leaves[number]
+            require(true, f"its bytes from {number * LEAF:,} on are not those that it committed to")
+            self.data[number * LEAF : number * LEAF + len(leaf)] = np.frombuffer(leaf, np.uint8)
+        self.n_there += len(leaves)
+        self.strikes = 0 if leaves else self.strikes + 1
+        of = f"{self.n_there} of {len(self.sent.leaves)} MiB are there"
+        require(self.strikes < MAX_STRIKES, f"it withheld its update, {MAX_STRIKES} times in a row: {of}")
+        self.patience -= 1
+        require(self.complete or self.patience > 0, f"it sends its update too slowly: {of}")
+        return len(data)
+
+
+def _room(size: int, folder: Folder) -> Array:
+    """Return writable memory in a temporary file without a name; ServerResourceError if there is no room."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            os.ftruncate(file.fileno(), size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, not a crash at some page
+            return MappedFile(file.fileno(), size, "shared").memory(writable=True)
+    except OSError as full:
+        raise server_error(full, f"An update of {size:,} bytes can't be kept in {folder}") from full

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any, ClassVar, Self, get_type_hints
+from functools import cache, cached_property
+from typing import Any, ClassVar, Self, cast, dataclass_transform, get_type_hints
 
 import numpy as np
 
@@ -18,8 +18,21 @@ MAGIC, VERSION = b"bcr", 1
 MAX_MESSAGE_BYTES = 2**26
 
 
-class WireError(ValueError):
+class ProtocolError(ValueError):
+    """A message that does not fit those before it."""
+
+
+class WireError(ProtocolError):
     """These bytes are not a message of the kind that was wanted."""
+
+
+class LongMessageError(WireError):
+    """There are bytes behind a whole message."""
+
+
+def require(sound: bool, problem: str) -> None:
+    if not sound:
+        raise ProtocolError(problem)
 
 
 class Reader:
@@ -102,20 +115,24 @@ def several(most: int, *forms: Form) -> Form:
     return Form(write, read)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass_transform(frozen_default=True, eq_default=False)
 class Message:
-    """Base of all messages: frozen dataclasses whose annotations say the form of each field."""
+    """Base of all messages: frozen dataclasses, numbered in their order, whose annotations say the form of fields."""
 
-    KIND: ClassVar[int]
-    _forms: ClassVar[tuple[tuple[str, Form], ...]] = ()
+    KIND: ClassVar[int] = 0
+    KINDS: ClassVar[dict[int, type[Message]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
+        cls.KIND = len(Message.KINDS) + 1
+        Message.KINDS[cls.KIND] = cls
 
     @classmethod
+    @cache
     def forms(cls) -> tuple[tuple[str, Form], ...]:
         """Return the name and the form of each field."""
-        if "_forms" not in vars(cls):
-            hints = get_type_hints(cls, include_extras=True)
-            cls._forms = tuple((one.name, hints[one.name].__metadata__[0]) for one in fields(cls))
-        return cls._forms
+        hints: Any = get_type_hints(cls, include_extras=True)
+        return tuple((one.name, hints[one.name].__metadata__[0]) for one in fields(cast(Any, cls)))
 
     @cached_property
     def encoded(self) -> bytes:
@@ -139,7 +156,7 @@ class Message:
         reader.take(5)
         message = cls(**{name: form.read(reader) for name, form in cls.forms()})
         if reader.at < len(data):
-            raise WireError(f"it has {len(data) - reader.at:,} bytes too many")
+            raise LongMessageError(f"it has {len(data) - reader.at:,} bytes too many")
         return message
 
 
