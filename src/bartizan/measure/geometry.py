@@ -186,9 +186,14 @@ class Geometry:
         """The clients as rows of numbers, where they are many: rules that pass over these make no M x M matrix."""
         return self.points if isinstance(self.points, RowPoints) else None
 
-    @cached_property
+    @property
     def _pairs(self) -> MeasuredPoints | MixedPoints:
-        return MeasuredPoints.of(self.points) if isinstance(self.points, RowPoints) else self.points
+        return self._pairs_of_rows if isinstance(self.points, RowPoints) else self.points
+
+    @cached_property
+    def _pairs_of_rows(self) -> MeasuredPoints:
+        assert isinstance(self.points, RowPoints)
+        return MeasuredPoints.of(self.points)
 
     @property
     def inner(self) -> Floats:
@@ -207,7 +212,8 @@ class Geometry:
 
     @property
     def squared_distances(self) -> Floats:
-        return self._pairs.distances[0]
+        points = self.points
+        return (self._pairs_of_rows if isinstance(points, RowPoints) else points).distances[0]
 
     def squared_distances_from(self, client: int) -> Floats:
         """Squared distances of all clients to one of them."""

@@ -396,6 +396,9 @@ def exact_is_faster(n_clients: int, dim: int, device: str = "cpu", k: int = USUA
     return k >= dim or costs.exact(n_clients, dim) <= costs.projected(n_clients, dim, k)
 
 
+USUAL = Rotated()
+
+
 def usual_projection(n_clients: int, dim: int) -> Rotated:
     """Return the projection of "auto": of many clients, whose rows are read often, to fewer dimensions.
 
@@ -403,7 +406,7 @@ def usual_projection(n_clients: int, dim: int) -> Rotated:
     (Rotated(k=4096, mixing=32), 1024, 2048)
     """
     if n_clients < ROWS_FROM_CLIENTS:
-        return Rotated()
+        return USUAL
     wanted = min(dim / COORDINATES_PER_CELL, MAX_SKETCH_BYTES / (8 * n_clients), USUAL_K)
     return Rotated(k=max(LEAST_K, 2 ** int(math.log2(wanted))))
 

@@ -95,7 +95,7 @@ class LocalUpdates:
     @property
     def _exact_by_rows(self) -> bool:
         own = self.updates
-        return not (own.on_gpu or self.witnesses) and rows_pay(len(own.clients), own.layout.dim)
+        return rows_pay(len(own.clients), own.layout.dim) and not (own.on_gpu or self.witnesses)
 
     def _summed(self, updates: Updates, sketch: ColumnSketch, seed: int) -> Measurements:
         """Measure norms, and in the same read sum all clients by the weights that they get if none is quarantined."""
