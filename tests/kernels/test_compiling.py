@@ -48,7 +48,7 @@ def test_a_terminal_shows_it_once_and_never_again(tmp_path):
             text += os.read(terminal, 4096)
         shown.append(text.decode())
         assert "compiling" not in log
-    assert "bartizan: compiling dot parts (once on this machine, then cached)" in shown[0]
+    assert "bartizan: compiling sum part (once on this machine, then cached)" in shown[0]
     assert "compiling" not in shown[1]
 
 

@@ -103,7 +103,9 @@ tempfile.tempdir = str(folder / "temporary")
 from bartizan import lora
 rule = bz.Mean()
 warm(rule)
-bz.aggregate(np.ones((9, 5)), rule)  # loads the kernel of float64
+bz.aggregate(np.ones((9, 5)), rule)  # loads the kernels of float64
+with bz.Aggregator(rule).round() as streamed:
+    streamed.add(np.ones(5), 0)
 paths = [folder / f"{m}.npy" for m in range(4)]
 for path in paths:
     np.save(path, np.ones(5))

@@ -135,7 +135,8 @@ def medians(contents: list[Any], key: str) -> MetricRecord:
 
     No minority of the nodes can move a median beyond the others' values.
     """
-    found = median_metrics([content["metrics"] for content in contents])
+    numbers = [_numbers(one) if isinstance(one, RecordDict) else one["metrics"] for one in contents]
+    found = median_metrics(numbers)
     return MetricRecord({name: value for name, value in found.items() if name != key})
 
 
