@@ -7,7 +7,7 @@ EXTRAS = {
     **{"torch": "torch", "triton": "gpu", "matplotlib": "plot", "tensorboard": "tensorboard"},
     **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "ray", "dask": "dask"},
     **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev", "griffe": "docs", "nvflare": "nvflare"},
-    **{"pandas": "studies", "scipy": "studies", "fsspec": "remote"},
+    **{"pandas": "studies", "scipy": "studies", "fsspec": "remote", "jupytext": "slow"},
 }
 # Apps for Flower's processes, and measurements that import every library: no tests.
 collect_ignore = ["tests/support/flower_app", "tests/support/lora_app", "studies/measurements", "studies/__main__.py"]
