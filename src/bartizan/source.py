@@ -32,7 +32,7 @@ class Roster:
     """The widest precision of the updates: squares above its range count as overflow."""
     quarantined: Mapping[int, str] = field(default_factory=dict)
     ids: Sequence[Any] | None = None
-    """What the result calls the clients; their numbers if None."""
+    """The clients' ids in the result; their numbers if None."""
     sizes: Floats | None = None
     """Data sizes, one per client; None where all count alike."""
     failed: Mapping[Any, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Aggregation(Generic[U]):
     weights: Floats | None
     """One weight per client, (M,): >= 0, sum 1 or less, 0 if quarantined. None for a coordinate-wise rule."""
     quarantined: dict[Any, str]
-    """Why a client's update could not take part, by its index, or by its id in a `Round`."""
+    """The reason why a client's update could not take part, by its index, or by its id in a `Round`."""
     seed: int | None
     """The seed of this round: with `sketch` it replays the round. Publish it after the round, never before. None where
     a `Buffer` still uses it."""
@@ -150,7 +150,7 @@ class Aggregation(Generic[U]):
     noise: float = 0.0
     """Standard deviation of the Gaussian noise in every coordinate of `update`; only FLAME adds any, if asked to."""
     failed: dict[Any, str] = field(default_factory=dict)
-    """Why a client of a `Round` sent no update, by its id; these have no weight and are not among `clients`."""
+    """The reason why a client of a `Round` sent no update, by id; these have no weight and are not among `clients`."""
     rule: AnyRule | None = None
     """The rule that ran: the one given or the default, with the `n_byzantine` above; None if no rule made this."""
 

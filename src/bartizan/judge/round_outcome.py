@@ -25,7 +25,7 @@ class RoundOutcome:
     result: Any = None
     """The `Aggregation`; None where the round was refused."""
     refused: str = ""
-    """Why there is no result; empty where there is one."""
+    """The reason why there is no result; empty where there is one."""
     clients: list[Any] = field(default_factory=list)
     """Clients whose updates were read, in ascending order."""
     quarantined: dict[Any, str] = field(default_factory=dict)

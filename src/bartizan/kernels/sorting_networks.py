@@ -11,7 +11,7 @@ from bartizan._util.types import Array
 MEDIAN, TRIMMED_MEAN, MEAMED = 0, 1, 2
 """Reductions of the values of a column."""
 BOTH, LEAST, LARGEST = 0, 1, 2
-"""What a comparator (i, j, kind) writes: the smaller of its two values to row i, the larger to row j, or only one."""
+"""Outputs of a comparator (i, j, kind): the smaller of its two values to row i, the larger to row j, or only one."""
 GROUP_ROWS = 128  # that are sorted by themselves before they are merged with others: they fit the first cache
 
 _EXACT, _SUMMED, _UNUSED = 0, 1, 2  # how a rank is used: as it is; as one of a set that is added up; not at all

@@ -36,7 +36,7 @@ class Stack:
     factors: dict[str, list[Any]]
     """All B and all A, module by module; with `about` its factor follows that of each adapter."""
     ranks: npt.NDArray[np.intp]
-    """Of one module's factors, in the same order."""
+    """The ranks of one module's factors, in the same order."""
     scales: Floats
     about: bool
     narrow: bool
@@ -110,7 +110,7 @@ class Measured:
     """Inner products of adapters, from one read of their factors."""
 
     gram: Floats
-    """Of all pairs, exact or sketched."""
+    """Inner products of all pairs, exact or sketched."""
     squared_norms: Floats
     """Exact."""
     dots: Floats

@@ -33,7 +33,7 @@ class Template:
     scales: tuple[float, ...]
     alpha: float
     leaves: tuple[tuple[Any, Any], ...]
-    """Of B and A."""
+    """Arrays like B and A, one pair per module."""
 
     @classmethod
     def of(cls, clients: Adapters, weights: Floats, settings: LoRA) -> Template:

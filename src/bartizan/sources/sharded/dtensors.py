@@ -132,7 +132,7 @@ class PlacedUpdate:
     plain: Any
     placements: Placements | str
     meshes: tuple[Any, ...] = ()
-    """Of its DTensors: none if it holds none."""
+    """The meshes of its DTensors; empty if it holds none."""
 
     @classmethod
     def of(cls, update: Any) -> PlacedUpdate:
