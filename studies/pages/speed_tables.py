@@ -127,7 +127,8 @@ def tables(table: pd.DataFrame) -> str:
 
 
 def figure_panel(panel: Any, table: pd.DataFrame) -> None:
-    """Draw times of a round over PDR's, for the largest model on each machine."""
+    """Draw times of a round over PDR's, for the largest model of which all rules were timed, on each machine."""
+    table = table[table.groupby(["machine", "dim"]).rule.transform("nunique") == len(RULES)]
     table = table[table.dim == table.groupby("machine").dim.transform("max")]
     places: list[int] = []
     for number, (_, here) in enumerate(table.groupby("machine", sort=False)):

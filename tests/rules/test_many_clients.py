@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,3 +193,33 @@ def test_a_hundred_thousand_clients(attack):
         assert off < 0.25, (rule, off)  # the mean's is 0.15 and 0.2, which 10% at these distances can't exceed
     used = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert used < 1.5e9
+
+
+@pytest.mark.slow
+def test_a_round_of_a_hundred_thousand_clients(tmp_path):
+    """Its updates lie in files; sketches, second sketches and what is kept per client take less than 2 GB."""
+    M, p = 100_000, 1000
+
+    def private_bytes():
+        return 1024 * int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0])
+
+    rng, done, peaks = np.random.default_rng(0), threading.Event(), [private_bytes()]
+
+    def watch():
+        while not done.wait(0.05):
+            peaks.append(private_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with bz.Aggregator(bz.GeometricMedian(), bz.Rotated(k=256)).round(spill=tmp_path) as opened:
+            for client in range(M):
+                update = 1 + rng.standard_normal(p, dtype=np.float32)
+                opened.add(-update if client < M // 10 else update, client)
+            out = opened.close()
+    finally:
+        done.set()
+        watcher.join()
+    assert not out.quarantined
+    np.testing.assert_allclose(out.update, 1.0, atol=0.25)
+    assert max(peaks) - peaks[0] < 2e9

@@ -28,7 +28,6 @@ from bartizan.measure.measurements import ROWS_FROM_CLIENTS, Measurements
 from bartizan.measure.row_points import stripe_rows
 from bartizan.measure.sketches import (
     LEAST_K,
-    MAX_SKETCH_BYTES,
     PROBABILITY_OF_ERROR,
     Exact,
     Norms,
@@ -42,6 +41,7 @@ from bartizan.source import AnyRule, Judgement, Roster, Source
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()
+MAX_RECHECK_BYTES = 2**29  # of the second sketches of many clients, which are held about the origin and about the medoid
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
 GRANTED = (
@@ -192,10 +192,10 @@ def _ratios(sketch: Sketch) -> tuple[float, float]:
 def recheck_sketch(n_clients: int) -> Projection:
     """Return what clients are sketched by again: to fewer dimensions only where all sketches would be too large.
 
-    >>> recheck_sketch(20), recheck_sketch(65_536).k, recheck_sketch(100_000).k
-    (Rotated(k=4096, mixing=32), 4096, 2048)
+    >>> recheck_sketch(20), recheck_sketch(16_384).k, recheck_sketch(100_000).k
+    (Rotated(k=4096, mixing=32), 4096, 512)
     """
-    most = MAX_SKETCH_BYTES // (8 * n_clients)
+    most = MAX_RECHECK_BYTES // (8 * n_clients)
     return RECHECK_SKETCH if most >= RECHECK_SKETCH.k else Rotated(max(LEAST_K, 2 ** int(math.log2(most))))
 
 
@@ -322,7 +322,7 @@ class Recheck:
 
     def measured(self, clients: Sequence[int]) -> Measurements:
         """Return the second sketch of these clients; each is read once."""
-        known = () if self.read is None else self.read.clients
+        known = set() if self.read is None else set(self.read.clients)
         new = [client for client in clients if client not in known]
         if self.read is None or new:
             reading = self.source.measure(self.sketch, self.seed, clients=new, scale=self.scale)
