@@ -11,6 +11,8 @@ import bartizan as bz
 from bartizan import registry
 from bartizan._util import machine
 from bartizan.measure.measurements import ROWS_FROM_CLIENTS
+from bartizan.measure.sketches import Norms
+from bartizan.updates import parse_updates
 from studies.options import command
 from studies.rows import keep
 from studies.tables import table_of
@@ -32,8 +34,10 @@ def many_clients(
         bz.aggregate(small, rule_of(name, len(small)), seed=1)
     for M in counts:
         x = updates(M, dim)
+        parsed = parse_updates(x)
+        read = min(machine.timed(lambda of=parsed: Norms().measure(of, 0))[1] for _ in range(5))
         for name in rules_for(M):
-            rows.append(measured(name, x, repeats))
+            rows.append(measured(name, x, repeats) | {"read": round(read, 4)})
             print(rows[-1], flush=True)
             keep(out, rows)
     print(table_of(rows))

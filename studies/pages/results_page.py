@@ -23,7 +23,7 @@ from studies.guide.experiments import CONTROL, FEWER, N_ATTACKERS
 from studies.guide.kept_rows import stage_file
 from studies.guide.projection_tables import findings, projection_tables
 from studies.options import add_command
-from studies.pages import cost_figure, measured_tables, shop_window, speed_tables, training_figure
+from studies.pages import cost_figure, growth_figure, measured_tables, shop_window, speed_tables, training_figure
 from studies.paper import comparison_tables as tables
 from studies.paper import interval_plot, scatter_plot
 from studies.paper.cells import ABLATION
@@ -36,6 +36,7 @@ FIGURE = DOCS / "images" / "results.png"
 INTERVALS = DOCS / "images" / "projection-intervals.png"
 TRAINING = DOCS / "images" / "training.png"
 COST = DOCS / "images" / "cost.png"
+GROWTH = DOCS / "images" / "growth.png"
 PAGES = (
     DOCS / "results.md",
     ROOT / "studies" / "paper" / "notebook.md",
@@ -138,6 +139,7 @@ def figures() -> dict[Path, str]:
         INTERVALS: digest(RESULTS / "paper-literal.jsonl", interval_plot),
         TRAINING: digest(RESULTS / "training.jsonl", training_figure),
         COST: digest(RESULTS / CPU, cost_figure),
+        GROWTH: digest(RESULTS / "many-clients.jsonl", RESULTS / "crossover.jsonl", growth_figure),
     }
 
 
@@ -149,6 +151,8 @@ def draw(path: Path) -> Any:
         return training_figure.draw()
     if path == COST:
         return cost_figure.draw()
+    if path == GROWTH:
+        return growth_figure.draw()
     figure, panels = plotting.new_figure(1, 2, (10.4, 4.8), width_ratios=[1, 1.1])
     scatter_plot.scatter(panels[0][0], main_rows(compare(RESULTS / "paper.jsonl").rows))
     speed_tables.figure_panel(panels[0][1], speed_tables.read_rows(RESULTS))
