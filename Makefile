@@ -98,7 +98,7 @@ notebooks: $(VENV)/notebooks
 
 # sdist and wheel, in build/release/dist; the wheel is installed bare and with [lab] in empty environments, where the README runs.
 release: $(VENV)/release
-	$(BIN)/python tools/release.py
+	$(BIN)/python tools/release.py --pythons $(PYTHONS)
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Build sdist and wheel, install the wheel bare and with [lab] in empty environments, and run the README there.
 
-Run it as `make release`. What it built is in build/release/dist, the environments beside it. The build uses the
+Run it as `make release`, or as `make release PYTHONS="python3.12 python3.13"` to try the bare wheel with these too. What it built is in build/release/dist, the environments beside it. The build uses the
 installed setuptools (no isolation), and installations are held to constraints.txt.
 """
 
@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,8 +23,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ENVIRONMENTS = {"": "torch", "[lab]": None}
 
 
-def release() -> None:
-    """Build, install and try; raises where anything fails."""
+def release(pythons: Sequence[str]) -> None:
+    """Build, install and try, the bare wheel with each of some Pythons too; raises where anything fails."""
     shutil.rmtree(PLACE, ignore_errors=True)
     dist = PLACE / "dist"
     print("Building sdist and wheel ...", flush=True)
@@ -34,14 +34,16 @@ def release() -> None:
         print(f"  {path.relative_to(ROOT)}, {path.stat().st_size / 1e6:.2f} MB")
     wheel = next(path for path in built if path.suffix == ".whl")
     for extra, without in ENVIRONMENTS.items():
-        _try(wheel, extra, without)
+        _try(wheel, extra, without, sys.executable)
+    for python in pythons:
+        _try(wheel, "", ENVIRONMENTS[""], python)
     print(f"Released: {', '.join(path.name for path in built)} in {dist.relative_to(ROOT)}")
 
 
-def _try(wheel: Path, extra: str, without: str | None) -> None:
-    where = PLACE / f"env-{extra.strip('[]') or 'bare'}"
-    print(f"Installing {wheel.name}{extra} in an empty environment ...", flush=True)
-    venv.create(where, with_pip=True)
+def _try(wheel: Path, extra: str, without: str | None, base: str) -> None:
+    where = PLACE / f"env-{extra.strip('[]') or 'bare'}-{Path(base).name}"
+    print(f"Installing {wheel.name}{extra} in an empty environment of {base} ...", flush=True)
+    _call(base, "-m", "venv", where)
     python = where / ("Scripts" if os.name == "nt" else "bin") / "python"
     options = ("--disable-pip-version-check", "--quiet", "--constraint", ROOT / "constraints.txt")
     _call(python, "-m", "pip", "install", *options, f"{wheel}{extra}")
@@ -81,11 +83,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--readme", type=Path, help="run the examples of this page and do nothing else")
     parser.add_argument("--without", help="leave out blocks that import this module")
+    parser.add_argument("--pythons", nargs="*", default=(), help="other Pythons that the bare wheel is tried with")
     options = parser.parse_args()
     if options.readme:
         run_readme(options.readme, options.without)
     else:
-        release()
+        release(options.pythons)
     return 0
 
 
