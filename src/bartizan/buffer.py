@@ -30,6 +30,7 @@ from bartizan.sources.buffered import (
     check_whole,
     factors_of,
     fingerprint,
+    has_numbers,
     is_whole,
 )
 from bartizan.updates import Progress
@@ -195,13 +196,15 @@ class Buffer(Generic[U]):
             with self._changed:
                 if deadline is not None:
                     self._changed.wait_for(lambda: self.full, min(deadline, threading.TIMEOUT_MAX))
-                taken, self._state.entries = self._state.entries, {}
-                rejected, self._rejected = self._rejected, {}
+                old = {
+                    client: self._too_old(one.version) for client, one in self._state.take(self.max_staleness).items()
+                }
+                rejected, self._rejected = self._rejected | old, {}
             try:
-                return self._judged(taken, rejected, out, progress)
+                return self._judged(self._state.taken, rejected, out, progress)
             except BaseException:
                 with self._changed:
-                    self._state.entries = taken | self._state.entries
+                    self._state.put_back()
                     self._rejected = rejected | self._rejected
                     self._changed.notify_all()
                 raise
@@ -216,7 +219,7 @@ class Buffer(Generic[U]):
         version: int,
         remembered: Mapping[Any, tuple[Any, int, float]] = MappingProxyType({}),
         history: tuple[float, ...] = (),
-        fingerprints: Mapping[Any, Iterable[int]] = MappingProxyType({}),
+        fingerprints: Mapping[Any, Iterable[str]] = MappingProxyType({}),
     ) -> None:
         """Go on at a version with these updates in the memory, each with its version and data size, and no entries.
 
@@ -236,10 +239,12 @@ class Buffer(Generic[U]):
 
     @property
     def full(self) -> bool:
-        """Whether `size` clients have an entry, and the rule admits so many with those that are remembered."""
+        """Whether `size` clients have an entry that is not too old, and the rule admits these and those remembered."""
         with self._changed:
-            known = len(self._state.entries.keys() | self._state.remembered.keys())
-            return len(self._state.entries) >= self.size and self.aggregator.rule.admits(known)
+            oldest = self.version - self.max_staleness
+            fresh = {client for client, one in self._state.entries.items() if one.version >= oldest}
+            known = len(fresh | self._state.remembered.keys())
+            return len(fresh) >= self.size and self.aggregator.rule.admits(known)
 
     @property
     def clients(self) -> tuple[Any, ...]:
@@ -254,8 +259,8 @@ class Buffer(Generic[U]):
             return {client: one.version for client, one in self._state.remembered.items()}
 
     @property
-    def fingerprints(self) -> dict[Any, list[int]]:
-        """Checksums of each client's last updates, by which those that are sent again are known."""
+    def fingerprints(self) -> dict[Any, list[str]]:
+        """Digests of each client's last updates, by which those that are sent again are known."""
         with self._changed:
             return {client: list(marks) for client, marks in self._state.fingerprints.items()}
 
@@ -282,7 +287,7 @@ class Buffer(Generic[U]):
             return f"the model of version {version} is not kept: it was not published"
         if client in self._adding:
             return "another update of this client is just being added"
-        known = self._state.entries.get(client) or self._state.remembered.get(client)
+        known = self._state.last_of(client)
         if known is not None and version < known.version:
             return f"it is of version {version}, and the client's last update of version {known.version}"
         return None
@@ -316,8 +321,8 @@ class Buffer(Generic[U]):
         else:
             if self._layout is not None and (misfit := self._layout.misfit(stored.layout)) is not None:
                 return self._reject(client, misfit)
-            change = fingerprint(stored.update.leaves)
-            mark = None if change is None else mark or change
+            leaves = stored.update.leaves
+            mark = (mark or fingerprint(leaves)) if has_numbers(leaves) else None
             if self._state.has_sent(client, mark):
                 return self._reject(client, "it has sent the same numbers before: an update counts once")
             if self._state.folder is not None:
@@ -330,12 +335,9 @@ class Buffer(Generic[U]):
         return stored.reason
 
     def _judged(
-        self, taken: dict[Any, VersionedUpdate], rejected: dict[Any, str], out: Any, progress: Progress | None
+        self, fresh: dict[Any, VersionedUpdate], rejected: dict[Any, str], out: Any, progress: Progress | None
     ) -> BufferedAggregation[U]:
         watch = Stopwatch()
-        old = {client: one for client, one in taken.items() if self.version - one.version > self.max_staleness}
-        rejected = rejected | {client: self._too_old(one.version) for client, one in old.items()}
-        fresh = {client: one for client, one in taken.items() if client not in old}
         if not fresh:
             raise TooFewClientsError("No client's update was added since the last judgement.")
         absent = {client: one for client, one in self._state.remembered.items() if client not in fresh}
@@ -360,7 +362,7 @@ class Buffer(Generic[U]):
         assert isinstance(result, BufferedAggregation)
         with self._changed:
             judged = {client: every[client] for client in ids}
-            seed = self._state.next_version(result, judged, taken.values(), self._remember, self.max_age)
+            seed = self._state.next_version(result, judged, self._remember, self.max_age)
             self._layout = arrived.updates.layout
             self._changed.notify_all()
         return replace(result, seed=seed, rejected=rejected)

@@ -100,8 +100,10 @@ class Round(Generic[U]):
             from bartizan.sources.update_folder import UpdateFolder
 
             self._folder = UpdateFolder(Path(folder).expanduser())
-            for _, held, about in self._folder.updates():
-                self._stored[about["client"]] = self._arrivals.measured(held, about["size"], False)
+            self._folder.sweep()
+            for row in self._folder.rows:
+                stored = self._arrivals.measured(*self._folder.opened(row), False)
+                self._stored[row["client"]] = stored
 
     def add(self, update: U | Path | str, client: Hashable, size: float = 1) -> str | None:
         """Add one client's update, or its `pathlib.Path` or address ("s3://..."), with its data size.

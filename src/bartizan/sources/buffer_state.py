@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.text import short
 from bartizan.sources.arriving import Arrivals, StoredUpdate
-from bartizan.sources.buffered import BufferedAggregation, VersionedUpdate
+from bartizan.sources.buffered import BufferedAggregation, VersionedUpdate, is_whole
 
 if TYPE_CHECKING:
     from bartizan.sources.update_folder import KeptUpdate, UpdateFolder
 
-MAX_FINGERPRINTS = 1024  # kept per client, of its last updates
+MAX_FINGERPRINTS = 64  # kept per client, of its last updates
+Entries = dict[Any, VersionedUpdate]
 
 
 class BufferState:
@@ -28,11 +29,13 @@ class BufferState:
         self._arrivals_by, self._secret, self._epoch = arrivals_by, secret, epoch
         self.version, self.history = 0, tuple[float, ...]()
         self.seeds: list[tuple[int, int]] = []
-        self.entries: dict[Any, VersionedUpdate] = {}
-        self.remembered: dict[Any, VersionedUpdate] = {}
-        self.fingerprints: dict[Any, deque[int]] = {}
+        self.entries: Entries = {}
+        self.taken: Entries = {}
+        """Entries of the judgement that is under way."""
+        self.remembered: Entries = {}
+        self.fingerprints: dict[Any, deque[str]] = {}
         self.folder: UpdateFolder | None = None
-        self._saved: dict[str, Any] = {}
+        self._settings: dict[str, str] = {}
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
@@ -43,43 +46,70 @@ class BufferState:
             seed = int.from_bytes(digest.digest(), "little")
         self.arrivals = self._arrivals_by(seed)
 
-    def put(self, client: Any, stored: StoredUpdate, version: int, mark: int | None, kept: KeptUpdate | None) -> None:
-        """Make an update the entry of its client."""
-        marks = self.fingerprints.setdefault(client, deque(maxlen=MAX_FINGERPRINTS))
-        if mark is not None:
-            marks.append(mark)
-        number, replaced = "", self.entries.get(client)
-        if self.folder is not None and kept is not None:
-            about = {"client": client, "version": version, "size": stored.size, "fingerprints": list(marks)}
-            number = self.folder.add(kept, **about)
-        self.entries[client] = VersionedUpdate(stored, version, number)
-        if self.folder is not None and replaced is not None:
-            self.folder.remove(replaced.file)
+    def last_of(self, client: Any) -> VersionedUpdate | None:
+        """Return the client's last update that is here."""
+        return self.entries.get(client) or self.taken.get(client) or self.remembered.get(client)
 
-    def has_sent(self, client: Any, mark: int | None) -> bool:
+    def put(self, client: Any, stored: StoredUpdate, version: int, mark: str | None, kept: KeptUpdate | None) -> None:
+        """Make an update the entry of its client."""
+        row: Mapping[str, Any] = {}
+        if self.folder is not None:
+            row = self.folder.add(kept, client=client, version=version, size=stored.size, fingerprint=mark)
+        self._mark(client, mark)
+        replaced = self.entries.get(client)
+        self.entries[client] = VersionedUpdate(stored, version, row)
+        if replaced is not None:
+            self.drop(replaced)
+        if self.folder is not None and self.folder.has_grown:
+            self.save()
+
+    def drop(self, one: VersionedUpdate) -> None:
+        """Remove the file of an update that is no longer here, if it has one."""
+        if self.folder is not None:
+            self.folder.remove(one.row)
+
+    def take(self, max_age: int) -> Entries:
+        """Begin a judgement: return the entries that are too old for it, which leave; `taken` has the others."""
+        old = {client: one for client, one in self.entries.items() if self.version - one.version > max_age}
+        self.taken = {client: one for client, one in self.entries.items() if client not in old}
+        self.entries = {}
+        for one in old.values():
+            self.drop(one)
+        return old
+
+    def put_back(self) -> None:
+        """Make what was taken entries again, unless their clients have sent since."""
+        for client in self.taken.keys() & self.entries.keys():
+            self.drop(self.taken[client])
+        self.entries, self.taken = self.taken | self.entries, {}
+
+    def has_sent(self, client: Any, mark: str | None) -> bool:
         """Return whether a client has sent this update before."""
         return mark is not None and mark in self.fingerprints.get(client, ())
 
+    def _mark(self, client: Any, mark: str | None) -> None:
+        marks = self.fingerprints.setdefault(client, deque(maxlen=MAX_FINGERPRINTS))
+        if mark is not None and mark not in marks:
+            marks.append(mark)
+
     def next_version(
-        self,
-        result: BufferedAggregation[Any],
-        judged: Mapping[Any, VersionedUpdate],
-        taken: Iterable[VersionedUpdate],
-        most: int,
-        max_age: int,
+        self, result: BufferedAggregation[Any], judged: Mapping[Any, VersionedUpdate], most: int, max_age: int
     ) -> int | None:
         """Go on after a judgement; return the seed of its result, None where the epoch still uses it."""
-        used = [one.file for one in (*taken, *self.remembered.values())]
-        self.version, self.history = self.version + 1, result.history
+        before, seed = vars(self).copy(), self.arrivals.seed
+        self.version, self.history, self.taken = self.version + 1, result.history, {}
         fit = [client for client in judged if client not in result.quarantined]
         newest = islice(sorted(fit, key=lambda client: -judged[client].version), most)
         kept = {client: judged[client] for client in newest}
         self.remembered = {client: one for client, one in kept.items() if self.version - one.version <= max_age}
-        seed, ended = self.arrivals.seed, self.version - self.began >= self._epoch
-        if ended:
-            self.seeds.append((self.began, seed))
+        if ended := self.version - self.began >= self._epoch:
+            self.seeds = [*self.seeds, (self.began, seed)]
             self._begin_epoch()
-        self._save(used)
+        try:
+            self.save()
+        except BaseException:  # a full disk: this judgement was not made
+            vars(self).update(before)
+            raise
         return None if result.seed == seed and not ended else result.seed
 
     def restore(
@@ -87,7 +117,7 @@ class BufferState:
         version: int,
         remembered: Mapping[Any, tuple[Any, int, float]],
         history: tuple[float, ...],
-        fingerprints: Mapping[Any, Iterable[int]],
+        fingerprints: Mapping[Any, Iterable[str]],
     ) -> None:
         """Go on at a version with these updates in the memory, each with its version and data size, and no entries."""
         self.fingerprints = {client: deque(marks, MAX_FINGERPRINTS) for client, marks in fingerprints.items()}
@@ -102,50 +132,61 @@ class BufferState:
         """Keep the state in a folder, and go on from what is there: a new epoch measures it again."""
         from bartizan.sources.update_folder import UpdateFolder
 
-        self.folder = UpdateFolder(folder)
-        saved = self.folder.state() or {"settings": settings}
-        for name, value in settings.items():
-            if (found := saved["settings"].get(name)) != value:
-                raise ValueError(
-                    f"{folder} holds a buffer with {name} {short(found)}, not {value}. Take another folder."
-                )
-        self._saved = {"settings": settings, "used": saved.get("used", "")}
-        self.version, self.history = saved.get("version", 0), tuple(saved.get("history", self.history))
-        self.seeds = [(began, int(seed)) for began, seed in saved.get("seeds", ())]
-        began, seed = saved.get("epoch", (0, 0))
-        if began < self.version:
-            self.seeds.append((began, int(seed)))
-        self._begin_epoch()
-        remembered = set(saved.get("remembered", ()))
-        for number, update, about in self.folder.updates():
-            client = about["client"]
-            self.fingerprints[client] = deque(about["fingerprints"], maxlen=MAX_FINGERPRINTS)
-            if number <= self._saved["used"] and number not in remembered:  # of a judgement
-                self.folder.remove(number)
-                continue
-            to = self.remembered if number in remembered else self.entries
-            if client in to:
-                self.folder.remove(to[client].file)
-            stored = self.arrivals.measured(update, about["size"], False)
-            to[client] = VersionedUpdate(stored, about["version"], number)
-        self._save()
+        self.folder, self._settings = UpdateFolder(folder), settings
+        try:
+            if not self.folder.is_new:
+                self._go_on(*self.folder.rows)
+            self.save()
+            self.folder.sweep()
+        except BaseException:
+            self.folder.close()
+            raise
 
-    def _save(self, used: Iterable[str] = ()) -> None:
-        """Write the state, then remove the updates that were used and are not remembered."""
+    def _go_on(self, *lines: Mapping[str, Any]) -> None:
+        assert self.folder is not None
+        with self.folder.reading():
+            saved, *rows = lines
+            found, version, (began, seed) = saved["settings"], saved["version"], saved["epoch"]
+            self.history, seeds = tuple(map(float, saved["history"])), [*saved["seeds"], (began, seed)]
+            self.fingerprints = {client: deque(marks, MAX_FINGERPRINTS) for client, marks in saved["fingerprints"]}
+            latest = {(row["client"], row.get("remembered", False)): row for row in rows}
+            if len(rows) < saved["lines"]:
+                raise ValueError(f"{len(rows)} of {saved['lines']} lines are left")
+            for row in rows:
+                self._mark(row["client"], row["fingerprint"])
+            for one in (version, *(row["version"] for row in rows)):
+                if not (is_whole(one, 0) and one <= version):
+                    raise ValueError(f"it holds version {short(one)}, and the last judgement was of {short(version)}")
+        for name, value in self._settings.items():
+            if found.get(name) != value:
+                raise ValueError(
+                    f"{self.folder.folder} holds a buffer with {name} {short(found.get(name))}, not {value}. "
+                    "Take another folder."
+                )
+        self.version, self.seeds = version, [(one, int(text)) for one, text in seeds if one < version]
+        self._begin_epoch()
+        for (client, remembered), row in latest.items():
+            if "file" in row:
+                stored = self.arrivals.measured(*self.folder.opened(row), False)
+                to = self.remembered if remembered else self.entries
+                to[client] = VersionedUpdate(stored, row["version"], row)
+
+    def save(self) -> None:
+        """Write the state with the updates that are here, then remove the files of others."""
         if self.folder is None:
             return
-        kept, used = {one.file for one in self.remembered.values()}, set(used)
-        self._saved |= {
+        state = {
+            "settings": self._settings,
             "version": self.version,
-            "history": list(map(float, self.history)),
+            "history": [repr(float(one)) for one in self.history],
             "seeds": [(began, str(seed)) for began, seed in self.seeds],
             "epoch": (self.began, str(self.arrivals.seed)),
-            "used": max([self._saved["used"], *used]),
-            "remembered": sorted(kept),
+            "fingerprints": [(client, list(marks)) for client, marks in self.fingerprints.items()],
         }
-        self.folder.save(self._saved)
-        for number in used - kept:
-            self.folder.remove(number)
+        kept = [{**one.row, "remembered": True} for one in self.remembered.values()]
+        waiting = [{**one.row, "remembered": False} for one in (*self.taken.values(), *self.entries.values())]
+        rows = [row for row in (*kept, *waiting) if "file" in row]
+        self.folder.rewrite([{**state, "lines": len(rows)}, *rows])
 
     def renewed(self, one: VersionedUpdate) -> VersionedUpdate:
         """Return an update as measured in this epoch."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Self, TypeVar
@@ -28,8 +28,8 @@ class VersionedUpdate:
 
     stored: StoredUpdate
     version: int
-    file: str = ""
-    """The name of its file, where the buffer keeps a folder."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Its line, where the buffer keeps a folder."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,7 +151,7 @@ def _polynomial(age: int) -> float:
     return float((1 + age) ** -0.5)
 
 
-def change_from(model: dict[Place, Any], update: Any) -> tuple[Any, int | None]:
+def change_from(model: dict[Place, Any], update: Any) -> tuple[Any, str | None]:
     """Return whole weights minus the model that they were trained from, and their fingerprint.
 
     The change is `Unreadable` where they do not fit.
@@ -170,19 +170,27 @@ def _difference(leaf: Any, own: Any, path: Place) -> Any:
         wanted = f"{own.dtype} of shape {tuple(own.shape)}"
         raise TypeError(f"wanted {shown_path(path)!r} as in the model, {wanted}; got {leaf.dtype}, {tuple(leaf.shape)}")
     if is_tensor(leaf):
-        return leaf if leaf.dtype.is_complex or str(leaf.dtype) == "torch.bool" else leaf.detach() - own
+        if leaf.dtype.is_complex or str(leaf.dtype) == "torch.bool":
+            return leaf
+        return leaf.detach().short() - own if str(leaf.dtype) == "torch.uint8" else leaf.detach() - own
     with np.errstate(over="ignore", invalid="ignore"):
-        return leaf if leaf.dtype.kind == "b" else np.subtract(leaf, own)
+        # A change of unsigned integers has a sign.
+        dtype = f"i{min(8, 2 * leaf.dtype.itemsize)}" if leaf.dtype.kind == "u" else leaf.dtype
+        return leaf if leaf.dtype.kind == "b" else np.subtract(leaf, own, dtype=dtype, casting="unsafe")
 
 
-def fingerprint(leaves: dict[Place, Any]) -> int | None:
-    """Return a checksum of an update's numbers, by which one that is sent again is known; None if all are zero.
+def fingerprint(leaves: dict[Place, Any]) -> str:
+    """Return a digest of an update's numbers, by which one that is sent again is known.
 
-    Not a secure hash: whoever changes a bit on purpose has another update.
+    Whoever changes a bit on purpose has another update.
     """
-    mark, any_number = 0, False
+    digest = hashlib.blake2b(digest_size=16)
     for leaf in leaves.values():
         numbers: Array = np.ascontiguousarray(on_host(flat_of(leaf)))
-        mark = zlib.crc32(numbers.reshape(-1).view(np.uint8).data, mark)
-        any_number = any_number or bool(numbers.any())
-    return mark if any_number else None
+        digest.update(numbers.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def has_numbers(leaves: dict[Place, Any]) -> bool:
+    """Return whether any number of an update is not zero."""
+    return any(bool(np.any(on_host(flat_of(leaf)))) for leaf in leaves.values())

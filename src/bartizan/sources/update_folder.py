@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bartizan._util.atomic import write_whole
+from bartizan._util import jsonl
 from bartizan._util.regular_files import open_regular
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
@@ -23,128 +24,173 @@ from bartizan.sources.arriving import StoredUpdate
 from bartizan.updates.files import LocalFiles, create_update
 from bartizan.updates.layout import Unreadable, is_tensor
 
-STATE = "state.json"
+JOURNAL = "updates.jsonl"
+OWN_FILE = re.compile(r"[0-9a-f]{16}\.safetensors|\.[0-9a-f]{16}\.safetensors\.[0-9a-f]{16}\.part")
 CONTAINERS = {"dict": dict, "ordered": OrderedDict, "list": list, "tuple": tuple}
+MAX_DEPTH = 32  # of containers within each other, so that they can be read again whatever called
+GROWTH = 2**20  # bytes of lines about updates that may have been replaced
+MAX_KEY = 2**128  # as a client's id or a key of an update
+Row = Mapping[str, Any]
 
 
 class KeptUpdate(NamedTuple):
     """An update in a folder."""
 
     file: str
-    shape: Any
+    shape: str
     """Its containers, as JSON, with numbers in place of arrays."""
 
 
 class UpdateFolder:
-    """The updates of a buffer or a round in one folder: their numbers, and of each a line about it.
+    """The updates of a buffer or a round in one folder: files of their numbers, and a journal with a line for each.
 
-    A file of numbers counts once the line about it is written, in the order of these lines; `state` is written after
-    them. So a process that is killed leaves every update that was added, and no half of one.
+    A file of numbers counts once its line is written, and `rewrite` replaces all lines at once. So a process that is
+    killed leaves every update that was added, and no half of one. `rows` has the lines that were found.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._locked = ExitStack()
-        self._locked.enter_context(locked(folder))  # until it is closed, or the process ends
-        self._next = 1 + max((int(path.stem) for path in self._lines()), default=0)
+        self.folder, self._path = folder, folder / JOURNAL
+        with ExitStack() as opening:
+            opening.enter_context(locked(folder))  # until it is closed, or the process ends
+            advice = "Put back a copy, or delete its folder to begin anew."
+            self.is_new = not self._path.exists()
+            found = jsonl.Lines([], 0, "") if self.is_new else jsonl.read(self._path, dict, advice=advice)
+            self.rows: list[Row] = list(found.rows)
+            self.size = self._rewritten_size = found.size
+            self._files = {row["file"] for row in self.rows if row.get("file")}
+            self._locked: ExitStack | None = opening.pop_all()
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether most lines may be about updates that were replaced."""
+        return self.size > 2 * self._rewritten_size + GROWTH
 
     def close(self, *, clear: bool = False) -> None:
         """Unlock the folder; `clear` removes its updates."""
+        if self._locked is None:
+            return
         if clear:
-            for path in self._lines():
-                self.remove(path.stem)
+            self._path.unlink(missing_ok=True)
+            self._files = set()
+            self.sweep()
         self._locked.close()
+        self._locked = None
 
-    @staticmethod
-    def check_id(client: Any) -> None:
-        """Raise TypeError unless a file can name this client."""
-        if type(client) not in (str, int):
+    def sweep(self) -> None:
+        """Remove files that no line is about, which a process that was killed has left; files of others stay."""
+        for path in self.folder.iterdir():
+            if OWN_FILE.fullmatch(path.name) and path.name not in self._files:
+                path.unlink()
+
+    def check_id(self, client: Any) -> None:
+        """Raise TypeError unless a file can name this client; RuntimeError if the folder is closed."""
+        self._check_open()
+        if not _is_key(client):
             raise TypeError(f"A client's id must be a text or a whole number with folder=; got {quoted(client, 60)}.")
 
     def keep(self, stored: StoredUpdate, client: Any) -> tuple[StoredUpdate, KeptUpdate | None]:
         """Write an update's numbers and return it as it is in the folder; it counts from `add` on.
 
-        None for one that can't be read, or whose containers can't be written.
+        None for one whose containers can't be written.
         """
-        if stored.layout is None:
-            return stored, None
         leaves = list(stored.update.leaves.values())
         try:
-            shape = _described(stored.update.plain, iter(range(len(leaves))), leaves)
+            shape = json.dumps(_described(stored.update.plain, iter(range(len(leaves))), leaves, MAX_DEPTH))
         except TypeError as unfit:
             return StoredUpdate(Unreadable(str(unfit)), stored.size, reason=str(unfit)), None
         name = f"{secrets.token_hex(8)}.safetensors"
-        try:
+        with self._naming(client):
             with create_update(self.folder / name, {str(at): leaf for at, leaf in enumerate(leaves)}) as built:
                 for at, leaf in enumerate(leaves):
                     built[str(at)][...] = leaf
             return replace(stored, update=self._opened(name, shape)), KeptUpdate(name, shape)
+
+    def add(self, kept: KeptUpdate | None, **about: Any) -> Row:
+        """Write the line about an update, which counts from now on, and return it. Not thread-safe."""
+        row = {**({} if kept is None else kept._asdict()), **about}
+        if kept is not None:
+            self._files.add(kept.file)
+        try:
+            with self._naming(about["client"]), jsonl.Appender(self._path, self.size) as journal:
+                journal.append(row)
+        except BaseException:
+            self.remove(row)
+            raise
+        self.size = self._path.stat().st_size
+        return row
+
+    def rewrite(self, rows: Iterable[Row]) -> None:
+        """Replace all lines, all or nothing, then remove other files; their arrays may still be read."""
+        self._check_open()
+        rows = list(rows)
+        self.size = self._rewritten_size = jsonl.rewrite(self._path, rows)
+        self._keep_only({row["file"] for row in rows if "file" in row})
+
+    def remove(self, row: Row) -> None:
+        """Remove the numbers of an update that another replaced, whose arrays may still be read."""
+        self._keep_only(self._files - {row.get("file")})
+
+    def opened(self, row: Row) -> tuple[Any, float]:
+        """Return the update of a line and its data size."""
+        with self.reading():
+            return self._opened(row["file"], row["shape"]), float(row["size"])
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Name the folder in errors about what it holds."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise CorruptFileError(
+                f"{self.folder} can't be read: {short(error)}. Put back a copy, or delete it to begin anew."
+            ) from None
+
+    def _check_open(self) -> None:
+        if self._locked is None:
+            raise RuntimeError(f"{self.folder} was closed, and may be another process's by now.")
+
+    def _keep_only(self, files: set[str]) -> None:
+        for name in self._files - files:
+            with suppress(OSError):
+                (self.folder / name).unlink()
+        self._files = files
+
+    def _opened(self, name: str, shape: str) -> Any:
+        if not OWN_FILE.fullmatch(name):
+            raise ValueError(f"{quoted(name, 60)} is not a file of this folder")
+        with open_regular(self.folder / name) as file:
+            return _built(json.loads(shape), LocalFiles(exposed=False).tensors(file))
+
+    @contextmanager
+    def _naming(self, client: Any) -> Iterator[None]:
+        """Raise ServerResourceError, with the client and the folder, where there is no room."""
+        try:
+            yield
         except OSError as full:
             if full.errno not in ADVICE:
                 raise
             raise server_error(full, f"client {quoted(client, 60)}'s update can't be kept in {self.folder}") from full
 
-    def add(self, kept: KeptUpdate, **about: Any) -> str:
-        """Write the line about an update, which counts from now on; return its number in order. Not thread-safe."""
-        number = f"{self._next:016d}"
-        line = {"file": kept.file, "shape": kept.shape, **about}
-        write_whole(self.folder / f"{number}.json", json.dumps(line))
-        self._next += 1
-        return number
 
-    def remove(self, number: str) -> None:
-        """Remove an update, whose arrays may still be read."""
-        line = self.folder / f"{number}.json"
-        with suppress(FileNotFoundError):
-            name = json.loads(line.read_text())["file"]
-            line.unlink()
-            (self.folder / name).unlink()
-
-    def updates(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-        """Yield number, update and line of all updates, in order; remove files that no line is about."""
-        lines = {}
-        for path in self._lines():
-            with _naming(path):
-                lines[path.stem] = json.loads(path.read_text())
-        named = {one["file"] for one in lines.values()}
-        for path in self.folder.glob("*.safetensors"):
-            if path.name not in named:
-                path.unlink()
-        for number, about in lines.items():
-            with _naming(self.folder / f"{number}.json"):
-                update = self._opened(about["file"], about["shape"])
-            yield number, update, about
-
-    def state(self) -> dict[str, Any] | None:
-        """Return what `save` wrote last; None in a new folder."""
-        path = self.folder / STATE
-        if not path.exists():
-            return None
-        with _naming(path):
-            return dict(json.loads(path.read_text()))
-
-    def save(self, state: Mapping[str, Any]) -> None:
-        """Write the state, all or nothing."""
-        write_whole(self.folder / STATE, json.dumps(state))
-
-    def _lines(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("*.json") if path.stem.isdecimal())
-
-    def _opened(self, name: str, shape: Any) -> Any:
-        with open_regular(self.folder / Path(name).name) as file:
-            return _built(shape, LocalFiles(exposed=False).tensors(file))
+def _is_key(key: Any) -> bool:
+    """Return whether a line can hold this as a client's id or a key of an update."""
+    if type(key) is str:
+        return key.isascii() or key == key.encode(errors="replace").decode()
+    return type(key) is int and abs(key) < MAX_KEY
 
 
-def _described(node: Any, numbers: Iterator[int], leaves: list[Any]) -> Any:
-    """Return the containers of an update as JSON; TypeError where a key is neither a text nor a number."""
+def _described(node: Any, numbers: Iterator[int], leaves: list[Any], depth: int) -> Any:
+    """Return the containers of an update; TypeError where a key is no text or number, or they are too deep."""
+    if not depth:
+        raise TypeError(f"it is nested more than {MAX_DEPTH} levels deep, too much to be kept in a folder")
     if isinstance(node, Mapping):
-        if not all(type(key) in (str, int) for key in node):
+        if not all(map(_is_key, node)):
             raise TypeError("its keys must be texts or whole numbers to be kept in a folder")
         kind = "ordered" if isinstance(node, OrderedDict) else "dict"
-        return [kind, [[key, _described(child, numbers, leaves)] for key, child in node.items()]]
+        return [kind, [[key, _described(child, numbers, leaves, depth - 1)] for key, child in node.items()]]
     if isinstance(node, (list, tuple)):
         kind = "list" if isinstance(node, list) else "tuple"
-        return [kind, [_described(child, numbers, leaves) for child in node]]
+        return [kind, [_described(child, numbers, leaves, depth - 1) for child in node]]
     at = next(numbers)
     return ["tensor" if is_tensor(leaves[at]) else "array", at]
 
@@ -169,18 +215,3 @@ class _Writable:
     def __init__(self, array: Array) -> None:
         self.array, described = array, array.__array_interface__
         self.__array_interface__ = {**described, "data": (described["data"][0], False)}
-
-
-class _naming:
-    """Name the file that can't be read in the error."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, (ValueError, KeyError, TypeError, OSError)):
-            raise CorruptFileError(
-                f"{self.path} can't be read: {short(error)}. Put back a copy, or delete its folder to begin anew."
-            ) from None
