@@ -17,7 +17,10 @@ from flwr.app import MetricRecord
 
 import bartizan as bz
 from bartizan import records as results
-from bartizan.flower import RobustStrategy, run_record, saved_state
+from bartizan._util import jsonl
+from bartizan.flower import AsyncRobustStrategy, RobustStrategy, run_record, saved_state
+from bartizan.flower.kept_replies import KeptReplies
+from bartizan.flower.replies import Model
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
 from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, fails, run, steps_by_one
@@ -123,6 +126,69 @@ def test_a_run_continues_after_kill_9_in_the_middle_of_a_round(tmp_path, caplog)
     assert "is done: nothing is trained" in caplog.text
     np.testing.assert_array_equal(again.arrays["w"].numpy(), result.arrays["w"].numpy())
     assert results.read(folder).end == recorded.end
+
+
+KILLED_IN_ROUND = """
+import os, signal, sys
+import flower_nodes as t
+from flwr.supercore.task_identity import TaskIdentity
+TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = 1
+heard = []
+def node(message):
+    if message.content["config"]["server-round"] == 3:
+        if len(heard) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        heard.append(message.metadata.dst_node_id)
+    return t.steps_by_one(message)
+t.run(dict.fromkeys(range(8), node), rounds=4, folder=sys.argv[1], keep_replies=True, sizes="reported", size_cap=99)
+"""
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_killed_server_goes_on_with_its_round_and_asks_nobody_twice(tmp_path, damaged, caplog):
+    folder, asked = tmp_path / "run", []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])}
+    command = [sys.executable, "-c", KILLED_IN_ROUND, str(folder)]
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (kept,) = (folder / "replies").iterdir()
+    journal = kept / "updates.jsonl"
+    heard = [row["client"] for row in jsonl.read(journal, dict, advice="").rows]
+    assert len(heard) == 4
+    if damaged:
+        journal.write_bytes(journal.read_bytes().replace(b"e", b"f"))
+
+    def node(message):
+        if message.content["config"]["server-round"] == 3:
+            asked.append(message.metadata.dst_node_id)
+        return steps_by_one(message)
+
+    settings = {"folder": folder, "keep_replies": True, "sizes": "reported", "size_cap": 99}
+    _, result = run(dict.fromkeys(range(8), node), rounds=4, **settings)
+    assert sorted(asked) == sorted(set(range(8)) - set(() if damaged else heard))
+    assert ("are lost" in caplog.text) == damaged
+    assert list(result.train_metrics_clientapp[3]["bartizan-nodes"]) == list(range(8))
+    assert not result.train_metrics_clientapp[3]["bartizan-failed"]
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
+    assert [len(line["sizes"]) for line in results.read(folder).rounds] == [8] * 4
+    assert not list((folder / "replies").iterdir())
+
+
+def test_replies_to_a_round_that_was_refused_or_to_another_model_are_not_found_again(tmp_path):
+    nodes = {**dict.fromkeys(range(3), steps_by_one), **dict.fromkeys(range(3, 8), fails)}
+    run(nodes, rounds=3, folder=tmp_path, keep_replies=True)
+    assert [line["clients"] for line in results.read(tmp_path).rounds] == [["0", "1", "2"]] * 3
+    (left,) = (tmp_path / "replies").iterdir()
+    assert left.name.startswith("3-")
+    kept = KeptReplies(tmp_path)
+    assert kept.unanswered(3, Model.of(as_record(arrays(1.0))), []) == []
+    assert not kept.sizes
+    assert not list((tmp_path / "replies").iterdir())
+    for settings in ({}, {"folder": tmp_path, "spill": tmp_path}):
+        with pytest.raises(ValueError, match="keep_replies needs folder="):
+            RobustStrategy(bz.Mean(), keep_replies=True, **settings)
+    with pytest.raises(ValueError, match="keep_replies is for rounds"):
+        AsyncRobustStrategy(bz.Mean(), size=2, keep_replies=True, folder=tmp_path)
 
 
 def test_a_resumed_run_has_the_rules_memory(tmp_path):

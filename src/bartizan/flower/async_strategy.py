@@ -44,9 +44,9 @@ class AsyncRobustStrategy(RobustStrategy):
         max_age: The oldest reply that is remembered, in versions.
         deadline: Seconds after which a judgement is made of what is there.
         folder: Where the run is recorded, and the buffer with its memory; a restarted server continues both.
-        settings: Of `RobustStrategy`, but for `trusted_fn`, `adapters`, `committed` and an evaluation on nodes, which
-            would be a barrier: pass `evaluate_fn` to `start`, which runs on the server. `timeout` of `start` is the
-            time that a node has for its work.
+        settings: Of `RobustStrategy`, but for `trusted_fn`, `adapters`, `committed`, `keep_replies` (`folder` has the
+            buffer) and an evaluation on nodes, which would be a barrier: pass `evaluate_fn` to `start`, which runs on
+            the server. `timeout` of `start` is the time that a node has for its work.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class AsyncRobustStrategy(RobustStrategy):
         folder: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
-        for name in ("trusted_fn", "adapters", "committed"):
-            if settings.get(name) is not None:
+        for name in ("trusted_fn", "adapters", "committed", "keep_replies"):
+            if settings.get(name):
                 raise ValueError(f"{name} is for rounds: a buffer has no such option. Take RobustStrategy.")
         if settings.setdefault("fraction_evaluate", 0.0):
             raise ValueError("fraction_evaluate must be 0: evaluating on nodes would wait for them. Pass evaluate_fn.")

@@ -20,6 +20,7 @@ from bartizan.aggregate import Aggregator
 from bartizan.errors import server_problem
 from bartizan.flower.committed_nodes import CommittedNodes, check_committed
 from bartizan.flower.grids import MissingNodesError, StreamingGrid, UnusableReply, wait_for_nodes
+from bartizan.flower.kept_replies import KeptReplies
 from bartizan.flower.nodes_outcome import NodesOutcome
 from bartizan.flower.replies import (
     MetricsFunction,
@@ -74,6 +75,8 @@ class RobustStrategy(FedAvg):
             only those with weight send the rest, in several exchanges of one round; `bartizan verify` replays it.
         spill: A folder to keep replies in instead of memory.
         folder: Where the run is recorded, for `bartizan report`, and from where it continues after a restart.
+        keep_replies: Keep replies in `folder`, instead of `spill`, until their round is combined: a server that was
+            killed goes on with its round, and does not ask these nodes again.
         name: The name of the run there.
         watch: Called with each line of the run as it stands in its results.jsonl, for tracking (`bartizan.watch`); of a
             run that is continued with the earlier ones too. What it raises is logged, and the run goes on.
@@ -97,6 +100,7 @@ class RobustStrategy(FedAvg):
         committed: str | os.PathLike[str] | None = None,
         spill: str | os.PathLike[str] | None = None,
         folder: str | os.PathLike[str] | None = None,
+        keep_replies: bool = False,
         name: str = "flower",
         watch: Watch | None = None,
         min_train_nodes: int | None = None,
@@ -131,6 +135,11 @@ class RobustStrategy(FedAvg):
         self.spill, self.name, self.watch = spill, name, watch
         self.connect_timeout, self.max_missed_rounds = connect_timeout, max_missed_rounds
         self.folder = None if folder is None else Path(folder).expanduser()
+        self._kept: KeptReplies | None = None
+        if keep_replies:
+            if self.folder is None or not (spill is None and adapters is None and committed is None):
+                raise ValueError("keep_replies needs folder=, and has no spill, adapters or committed rounds.")
+            self._kept = KeptReplies(self.folder)
         self.reputation = Reputation()
         self.quarantined: dict[int, str] = {}
         """Nodes whose reply of the last round could not be used, with the reason."""
@@ -243,7 +252,12 @@ class RobustStrategy(FedAvg):
         """Configure the round as FedAvg does; ask nobody if too few nodes connect in time."""
         self._model, self._asked, self._missing = Model.of(arrays), [], ""
         connected = self._connected(grid, self.fraction_train, self.min_train_nodes)
-        return [] if connected is None else super().configure_train(server_round, arrays, config, connected)
+        messages = [] if connected is None else super().configure_train(server_round, arrays, config, connected)
+        if self._kept is None or connected is None:
+            return messages
+        messages = self._kept.unanswered(server_round, self._model, messages)
+        self._asked, self._asked_at = list(self._kept.sizes), time.monotonic()
+        return messages
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -338,7 +352,9 @@ class RobustStrategy(FedAvg):
             outcome.after = time.monotonic() - self._asked_at
             return
         with opened:
-            seen: set[int] = set()
+            seen = set(opened.clients)
+            if self._kept is not None and self.sizes is not None:
+                outcome.sizes |= {node: self._kept.sizes[node] for node in seen}
             for reply in replies:
                 begin = time.monotonic()
                 node = reply.metadata.src_node_id
@@ -358,7 +374,8 @@ class RobustStrategy(FedAvg):
         trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, model.record))
         start: dict[str, Any] = {"reference": model.arrays, "trusted": trusted, "history": self._history}
         if self.adapters is None:
-            return self.aggregator.round(**start, spill=self.spill)
+            folder = None if self._kept is None else self._kept.of(server_round, model)
+            return self.aggregator.round(**start, spill=self.spill, folder=folder)
         return AdapterRound(self.aggregator, self.adapters, **start)
 
     def _committed(self, questions: Iterable[Message], model: Model, outcome: NodesOutcome) -> CommittedNodes:
@@ -399,7 +416,8 @@ class RobustStrategy(FedAvg):
         """Take the nodes and the model of a round from its messages, since a subclass may configure them."""
         asked = [message for message in messages if message.metadata.message_type.partition(".")[0] == "train"]
         if asked and (self.committed is None or records_of(asked[0].content, ArrayRecord)):
-            self._asked = [message.metadata.dst_node_id for message in asked]
+            kept = () if self._kept is None else self._kept.sizes
+            self._asked = [*kept, *(message.metadata.dst_node_id for message in asked)]
             self._asked_at = time.monotonic()
             arrays = records_of(asked[0].content, ArrayRecord)
             if len(arrays) == 1:
