@@ -29,6 +29,10 @@ from bartizan.judge import judge
 from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
 from bartizan.sources.adapters import merge
+from bartizan.sources.committed import record, replay
+from bartizan.sources.committed.committed_updates import CommittedUpdates
+from bartizan.sources.committed.round_messages import decoded
+from bartizan.sources.committed.transcript import Transcript
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates import build as combining
 from bartizan.updates.updates import usual_container
@@ -113,6 +117,31 @@ def of_another_round(kind, content):
 
 PARSED = sys.modules["bartizan.sources.local"]
 SIZES = sys.modules["bartizan.measure.client_sizes"]
+
+
+def of_other_clients():
+    """Weights that are computed from the sketches of other clients than those that get them."""
+    measure = CommittedUpdates.measure
+
+    def broken(self, *given, **named):
+        found = measure(self, *given, **named)
+        return replace(
+            found, sketches=np.roll(found.sketches, 1, axis=0), squared_norms=np.roll(found.squared_norms, 1)
+        )
+
+    return broken
+
+
+def unchained(file):
+    """Yield the messages of a record whatever the hashes say that are written behind them."""
+    data, at, head = file.read(), len(record.FIRST_LINE), record.FIRST_HEAD
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        message = decoded(data[at + 4 : at + 4 + size])
+        at, head = at + size + 36, record.head_after(head, message)
+        yield message, head
+
+
 BROKEN = [  # the surface, what is broken and where, the thing put there, what the campaign says
     ("aggregate", judge, "unusable_numbers", lambda source, measured: {}, "bad clients took part"),
     ("aggregate", combining, "_weighted_sum", rolled(), "the update is not the weighted sum"),
@@ -123,6 +152,9 @@ BROKEN = [  # the surface, what is broken and where, the thing put there, what t
     ("cifar", cifar, "_safely", lambda source, path, read, value: read(value), "NotDataError"),
     ("mnist", idx, "_read", inverted(), "other pixels than were written"),
     ("checkpoints", checkpoint, "schema", SimpleNamespace(parse=of_another_round), "'round' is not what torch reads"),
+    ("committed", CommittedUpdates, "measure", of_other_clients(), "the result is not that of the others"),
+    ("committed", Transcript, "sharing_a_root", lambda self: ["a"], "an honest client was put out"),
+    ("committed", replay, "entries", unchained, "a changed record was accepted"),
     ("weightless", Updates, "like_of", container_without_weights, "a client without weight"),
     ("weightless-adapters", merge.Template, "of", rank_without_weights(), "a client without weight changed"),
 ]
