@@ -80,6 +80,7 @@ class RoundLine(TypedDict):
     sketch_version: NotRequired[Count | None]
     seconds: NotRequired[Seconds | None]
     read: NotRequired[Number]
+    committed_bytes: NotRequired[Number]
     loss: NotRequired[Number]
     norm: NotRequired[Number]
     step: NotRequired[Number]

@@ -30,6 +30,7 @@ from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.training.population import Population
 from bartizan.records import AnotherRunError, CorruptFileError, locked
+from bartizan.sources.committed.transcript import bytes_sent
 from image_files import write_idx
 from laboratory import SMALL, child, facts, run_until
 from places import KINDS, put
@@ -67,6 +68,7 @@ def test_a_run_writes_what_the_format_says(whole):
         assert line["sketch"] == "Rotated(k=256, mixing=32)"
         assert line["norm"] > 0
         assert line["step"] == 0.1
+        assert line["committed_bytes"] == bytes_sent(line["weights"], 4 * first["dim"], 256)
         assert 0 <= int(line["seed"]) < 2**128
         evaluated = {"accuracy", "test_loss", "exact_weights", "read"}
         assert evaluated & set(line) == (evaluated if t % 2 == 0 else set())

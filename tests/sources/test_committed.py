@@ -9,9 +9,9 @@ import bartizan as bz
 from bartizan.client import Commitment
 from bartizan.errors import ServerResourceError, TooFewClientsError
 from bartizan.sources.committed.round_messages import Fetch, Listing, decoded
-from bartizan.sources.committed.transcript import projection_from, rule_from
+from bartizan.sources.committed.transcript import bytes_sent, projection_from, rule_from
 from bartizan.sources.committed.update_bytes import LEAF
-from committed_clients import NAMES, F, Loopback, P, honest
+from committed_clients import NAMES, F, Loopback, M, P, honest
 from rule_cases import CASES
 
 SMALL = bz.Rotated(k=64)
@@ -118,6 +118,17 @@ def test_bytes_on_the_wire_are_the_sketches_and_the_updates_with_weight():
     exchange = Loopback(updates)
     bz.Aggregator(bz.Krum(F)).committed_round(updates[NAMES[0]], expected=NAMES, audit=0).run(exchange)
     assert exchange.n_bytes < 4 * P + 10 * 8 * 4096 + 9 * 8000
+
+
+@pytest.mark.parametrize(("rule", "sketch"), [(bz.Krum(F), SMALL), (bz.GeometricMedian(), bz.Rotated())], ids=repr)
+def test_what_the_laboratory_counts_is_what_clients_send(rule, sketch):
+    """The laboratory's count leaves out the ids: their two bytes are in six messages per client at most."""
+    updates = honest()
+    exchange = Loopback(updates)
+    opened = bz.Aggregator(rule, sketch).committed_round(updates[NAMES[0]], expected=NAMES, audit=0)
+    weights = opened.run(exchange).weights
+    sent = sum(len(reply) for _, reply in exchange.replies)
+    assert 0 <= sent - bytes_sent(weights, 4 * P, sketch.k) <= 6 * 2 * M
 
 
 def test_audits_are_drawn_with_the_stated_probability():

@@ -16,7 +16,7 @@ from bartizan.lab.metrics import Metric
 Flags = npt.NDArray[np.bool_]
 Singles = npt.NDArray[np.float32]
 
-ROUND_NUMBERS = ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step", "read")
+ROUND_NUMBERS = ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step", "read", "committed_bytes")
 SERVER_STAGES = ("sketch", "weigh", "combine")
 STAGES = ("train", *SERVER_STAGES)
 

@@ -49,6 +49,7 @@ def summary(run: Run, factors: Factors) -> dict[str, Any]:
         "weight_on_attackers": float(mean(run.on_attackers(), axis=0)),
         "server_seconds": quantiles([run.server], 0.5)[0],
         "server_reads": quantiles([run.reads], 0.5)[0],
+        "committed_bytes": quantiles([run.series["committed_bytes"]], 0.5)[0],
         "total_seconds": run.seconds,
     }
 

@@ -34,11 +34,12 @@ from bartizan.lab.training.flat_adapters import FlatAdapters
 from bartizan.lab.training.population import Population
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
-from bartizan.measure import Exact
+from bartizan.measure import Exact, Projection
 from bartizan.measure.geometry import Geometry
 from bartizan.measure.sketches import Norms, named
 from bartizan.rules import Rule
 from bartizan.source import Aggregation
+from bartizan.sources.committed.transcript import bytes_sent
 from bartizan.updates import parse_updates
 
 MAX_EARLIER = 100  # rounds whose honest means an attack may send again
@@ -213,6 +214,9 @@ class Training:
             stages = result.seconds | {"combine": spent - others}
             line["seconds"] |= stages
             line |= self._move(result, who)
+            if result.weights is not None and isinstance(result.sketch, Projection):
+                n_bytes = result.update.numel() * result.update.element_size()
+                line["committed_bytes"] = bytes_sent(result.weights, n_bytes, result.sketch.k)
         # No honest client has a finite loss if the model itself has diverged.
         no_loss = loss is not None and not math.isfinite(loss)
         self.diverged = no_loss or not bool(self.server.weights.isfinite().all())

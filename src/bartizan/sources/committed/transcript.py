@@ -29,7 +29,7 @@ from bartizan.sources.committed.round_messages import (
     SecondDraw,
     Sketched,
 )
-from bartizan.sources.committed.update_bytes import SLACK, UpdateForm, root_of
+from bartizan.sources.committed.update_bytes import LEAF, SLACK, WINDOW, UpdateForm, root_of
 from bartizan.sources.committed.wire import Message, floats, hash_of, require
 
 FOLLOWS: dict[type[Message], type[Message]] = {Listing: Opening, Draw: Listing, Result: Draw, SecondDraw: Result}
@@ -96,6 +96,17 @@ def seal_of(opening: bytes, sent: Sketched) -> bytes:
     """Return the hash that a client commits to: this round, itself, data size, squared norm, salt and root."""
     about = messages.NAME.write(sent.client) + floats().write(sent.size) + floats().write(sent.squared_norm)
     return hash_of(b"bcr seal", opening, about, sent.salt, sent.root)
+
+
+def bytes_sent(weights: Sequence[float], n_bytes: int, k: int) -> int:
+    """Return the bytes that clients send in a committed round of these weights, but for audits and the ids' length.
+
+    >>> bytes_sent([0.5, 0.5, 0], 4 * 10**6, 4096), 3 * 4 * 10**6
+    (8165568, 12000000)
+    """
+    leaves = -(-n_bytes // LEAF)
+    proven = n_bytes + 57 * -(-leaves // WINDOW) + 45 + 8 * SECOND.k  # updates in Leaves, and SecondSketch
+    return len(weights) * (380 + 32 * leaves + 8 * k) + sum(weight > 0 for weight in weights) * proven
 
 
 class Transcript:
