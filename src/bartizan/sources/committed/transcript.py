@@ -12,7 +12,7 @@ import numpy as np
 
 from bartizan import measure, rules
 from bartizan._util.text import quoted
-from bartizan._util.types import Array
+from bartizan._util.types import Array, Floats
 from bartizan.measure import Projection, Rotated
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.measure.sketches import PROBABILITY_OF_ERROR
@@ -98,7 +98,7 @@ def seal_of(opening: bytes, sent: Sketched) -> bytes:
     return hash_of(b"bcr seal", opening, about, sent.salt, sent.root)
 
 
-def bytes_sent(weights: Sequence[float], n_bytes: int, k: int) -> int:
+def bytes_sent(weights: Sequence[float] | Floats, n_bytes: int, k: int) -> int:
     """Return the bytes that clients send in a committed round of these weights, but for audits and the ids' length.
 
     >>> bytes_sent([0.5, 0.5, 0], 4 * 10**6, 4096), 3 * 4 * 10**6
