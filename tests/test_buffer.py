@@ -265,8 +265,6 @@ def test_a_judgement_that_is_refused_keeps_all_entries():
 def test_a_wrong_version_is_a_reason_not_an_error(version):
     buffer = bz.Aggregator(bz.Mean()).buffer(2)
     assert buffer.add([1.0], "eve", version=version).startswith("expected a model version from 0 to 0, got")
-    with pytest.raises(bz.BadClientError, match="client eve: expected a model version"):
-        bz.Aggregator(bz.Mean()).buffer(2, strict=True).add([1.0], "eve", version=version)
 
 
 def test_a_replayed_old_update_is_told_under_whatever_version():
@@ -661,7 +659,7 @@ def test_a_folder_serves_one_process_and_one_rule(tmp_path):
         bz.Aggregator(bz.Mean()).buffer(2, folder=tmp_path)
     with pytest.raises(TypeError, match="must be a text or a whole number with folder="):
         buffer.add([1.0], (1, 2))
-    assert "its keys must be texts" in buffer.add({(1, 2): np.ones(3)}, 1)
+    assert "wanted texts or numbers for keys" in buffer.add({frozenset(): np.ones(3)}, 1)
     assert buffer.add([1.0], 1) is None
     buffer.close()
     with pytest.raises(ValueError, match=r"holds a buffer with rule Mean\(\), not GeometricMedian"):

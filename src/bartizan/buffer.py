@@ -15,7 +15,7 @@ from bartizan._util.seeds import checked_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan.aggregate import run
-from bartizan.errors import BadClientError, NamedErrors, TooFewClientsError
+from bartizan.errors import NamedErrors, TooFewClientsError
 from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.round import check_id, in_order
@@ -72,7 +72,6 @@ class Buffer(Generic[U]):
         seed: A secret from which the seed of each epoch is derived; fresh entropy for each if not given.
         epoch: How many judgements share one seed. Their results hold no seed; `seeds` has those of ended epochs.
         history: The `history` of the rule to begin with.
-        strict: Raise BadClientError for an update that can't be taken.
         spill: A folder for the updates, instead of memory.
         folder: A folder for the updates and the buffer's state, in which a server that was killed finds its entries and
             its memory again, instead of `spill`. Clients' ids must then be texts or whole numbers. A judgement that was
@@ -105,7 +104,6 @@ class Buffer(Generic[U]):
         seed: int | None = None,
         epoch: int = 20,
         history: tuple[float, ...] = (),
-        strict: bool = False,
         spill: str | os.PathLike[str] | None = None,
         folder: str | os.PathLike[str] | None = None,
         copy: bool = False,
@@ -117,7 +115,7 @@ class Buffer(Generic[U]):
         unweighted = staleness is None and (sum_remembered or not remember)
         check_rule(rule, size, remember=remember, without_weights=unweighted)
         self.size, self.max_staleness, self.max_age = size, max_staleness, max_age
-        self.aggregator, self._strict, self._copy, self._recheck = aggregator, strict, copy, recheck
+        self.aggregator, self._copy, self._recheck = aggregator, copy, recheck
         self._remember, self._sum_remembered = MAX_REMEMBERED if remember is True else int(remember), sum_remembered
         self._factors = factors_of(staleness, max(max_staleness, max_age))
         self._changed, self._judging = threading.Condition(), threading.Lock()
@@ -127,7 +125,7 @@ class Buffer(Generic[U]):
         self._models: dict[int, dict[Any, Any]] | None = None if model is None else {}
         self._spill = None if spill is None else Spill(spill)
         self._state = BufferState(
-            lambda seed: Arrivals(rule, aggregator.sketch, seed, {}, strict, memory),
+            lambda seed: Arrivals(rule, aggregator.sketch, seed, {}, False, memory),
             None if seed is None else checked_seed(seed),
             epoch,
         )
@@ -154,12 +152,10 @@ class Buffer(Generic[U]):
             self._state.folder.check_id(client)
         with self._changed:
             version = self.version if version is None else version
-            reason = self._refusal(client, version)
+            if (reason := self._refusal(client, version)) is not None:
+                return self._reject(client, reason)
             arrivals, model = self._state.arrivals, None if self._models is None else self._models.get(version)
-            if reason is None:
-                self._adding.add(client)
-        if reason is not None:
-            return self._reject(client, reason)
+            self._adding.add(client)
         try:
             return self._added(update, client, int(version), float(size), arrivals, model)
         finally:
@@ -287,10 +283,10 @@ class Buffer(Generic[U]):
             return f"the model of version {version} is not kept: it was not published"
         if client in self._adding:
             return "another update of this client is just being added"
-        known = self._state.last_of(client)
-        if known is not None and version < known.version:
-            return f"it is of version {version}, and the client's last update of version {known.version}"
-        return None
+        last = self._state.last_version(client)
+        return (
+            None if version >= last else f"it is of version {version}, and the client's last update of version {last}"
+        )
 
     def _too_old(self, version: int) -> str:
         age = self.version - version
@@ -299,8 +295,6 @@ class Buffer(Generic[U]):
     def _reject(self, client: Any, reason: str) -> str:
         with self._changed:
             self._rejected[client] = reason
-        if self._strict:
-            raise BadClientError(client, reason)
         return reason
 
     def _added(
@@ -313,8 +307,6 @@ class Buffer(Generic[U]):
         elif self._copy or is_place(update):  # its client may rewrite a file
             held = copied(held)
         stored = arrivals.measured(held, size, False)
-        if stored.reason is not None and self._strict:
-            raise BadClientError(client, stored.reason)
         kept = None
         if stored.layout is None:
             stored = replace(stored, update=Unreadable(stored.reason or ""))

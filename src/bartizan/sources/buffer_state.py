@@ -46,9 +46,10 @@ class BufferState:
             seed = int.from_bytes(digest.digest(), "little")
         self.arrivals = self._arrivals_by(seed)
 
-    def last_of(self, client: Any) -> VersionedUpdate | None:
-        """Return the client's last update that is here."""
-        return self.entries.get(client) or self.taken.get(client) or self.remembered.get(client)
+    def last_version(self, client: Any) -> int:
+        """Return the version of the client's last update that is here; 0 if there is none."""
+        one = self.entries.get(client) or self.taken.get(client) or self.remembered.get(client)
+        return 0 if one is None else one.version
 
     def put(self, client: Any, stored: StoredUpdate, version: int, mark: str | None, kept: KeptUpdate | None) -> None:
         """Make an update the entry of its client."""

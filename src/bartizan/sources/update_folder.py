@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-from collections import OrderedDict
+from ast import literal_eval
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +22,12 @@ from bartizan.errors import ADVICE, server_error
 from bartizan.records import CorruptFileError, locked
 from bartizan.sources.arriving import StoredUpdate
 from bartizan.updates.files import LocalFiles, create_update
-from bartizan.updates.layout import Unreadable, is_tensor
+from bartizan.updates.layout import Unreadable, is_tensor, rebuild
 
 JOURNAL = "updates.jsonl"
 OWN_FILE = re.compile(r"[0-9a-f]{16}\.safetensors|\.[0-9a-f]{16}\.safetensors\.[0-9a-f]{16}\.part")
-CONTAINERS = {"dict": dict, "ordered": OrderedDict, "list": list, "tuple": tuple}
-MAX_DEPTH = 32  # of containers within each other, so that they can be read again whatever called
 GROWTH = 2**20  # bytes of lines about updates that may have been replaced
-MAX_KEY = 2**128  # as a client's id or a key of an update
+MAX_ID = 2**128
 Row = Mapping[str, Any]
 
 
@@ -38,7 +36,7 @@ class KeptUpdate(NamedTuple):
 
     file: str
     shape: str
-    """Its containers, as JSON, with numbers in place of arrays."""
+    """Its containers as a literal of Python, with texts in place of arrays."""
 
 
 class UpdateFolder:
@@ -85,7 +83,8 @@ class UpdateFolder:
     def check_id(self, client: Any) -> None:
         """Raise TypeError unless a file can name this client; RuntimeError if the folder is closed."""
         self._check_open()
-        if not _is_key(client):
+        a_text = type(client) is str and client == client.encode(errors="replace").decode()
+        if not a_text and not (type(client) is int and abs(client) < MAX_ID):
             raise TypeError(f"A client's id must be a text or a whole number with folder=; got {quoted(client, 60)}.")
 
     def keep(self, stored: StoredUpdate, client: Any) -> tuple[StoredUpdate, KeptUpdate | None]:
@@ -93,16 +92,16 @@ class UpdateFolder:
 
         None for one whose containers can't be written.
         """
-        leaves = list(stored.update.leaves.values())
         try:
-            shape = json.dumps(_described(stored.update.plain, iter(range(len(leaves))), leaves, MAX_DEPTH))
+            shape = _literal(_outline(stored.update.plain, count()))
         except TypeError as unfit:
             return StoredUpdate(Unreadable(str(unfit)), stored.size, reason=str(unfit)), None
         name = f"{secrets.token_hex(8)}.safetensors"
+        leaves = {str(at): leaf for at, leaf in enumerate(stored.update.leaves.values())}
         with self._naming(client):
-            with create_update(self.folder / name, {str(at): leaf for at, leaf in enumerate(leaves)}) as built:
-                for at, leaf in enumerate(leaves):
-                    built[str(at)][...] = leaf
+            with create_update(self.folder / name, leaves) as built:
+                for at, leaf in leaves.items():
+                    built[at][...] = leaf
             return replace(stored, update=self._opened(name, shape)), KeptUpdate(name, shape)
 
     def add(self, kept: KeptUpdate | None, **about: Any) -> Row:
@@ -140,7 +139,7 @@ class UpdateFolder:
         """Name the folder in errors about what it holds."""
         try:
             yield
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, OSError) as error:
             raise CorruptFileError(
                 f"{self.folder} can't be read: {short(error)}. Put back a copy, or delete it to begin anew."
             ) from None
@@ -159,7 +158,13 @@ class UpdateFolder:
         if not OWN_FILE.fullmatch(name):
             raise ValueError(f"{quoted(name, 60)} is not a file of this folder")
         with open_regular(self.folder / name) as file:
-            return _built(json.loads(shape), LocalFiles(exposed=False).tensors(file))
+            leaves = LocalFiles(exposed=False).tensors(file)
+
+        def leaf_of(path: Any, leaf: str) -> Any:
+            kind, at = leaf.split()
+            return _in_memory(leaves[at], kind == "tensor")
+
+        return rebuild(literal_eval(shape), leaf_of)
 
     @contextmanager
     def _naming(self, client: Any) -> Iterator[None]:
@@ -172,41 +177,32 @@ class UpdateFolder:
             raise server_error(full, f"client {quoted(client, 60)}'s update can't be kept in {self.folder}") from full
 
 
-def _is_key(key: Any) -> bool:
-    """Return whether a line can hold this as a client's id or a key of an update."""
-    if type(key) is str:
-        return key.isascii() or key == key.encode(errors="replace").decode()
-    return type(key) is int and abs(key) < MAX_KEY
-
-
-def _described(node: Any, numbers: Iterator[int], leaves: list[Any], depth: int) -> Any:
-    """Return the containers of an update; TypeError where a key is no text or number, or they are too deep."""
-    if not depth:
-        raise TypeError(f"it is nested more than {MAX_DEPTH} levels deep, too much to be kept in a folder")
+def _outline(node: Any, numbers: Iterator[int]) -> Any:
+    """Return the containers of an update, with a text in place of each array."""
     if isinstance(node, Mapping):
-        if not all(map(_is_key, node)):
-            raise TypeError("its keys must be texts or whole numbers to be kept in a folder")
-        kind = "ordered" if isinstance(node, OrderedDict) else "dict"
-        return [kind, [[key, _described(child, numbers, leaves, depth - 1)] for key, child in node.items()]]
+        return {key: _outline(child, numbers) for key, child in node.items()}
     if isinstance(node, (list, tuple)):
-        kind = "list" if isinstance(node, list) else "tuple"
-        return [kind, [_described(child, numbers, leaves, depth - 1) for child in node]]
-    at = next(numbers)
-    return ["tensor" if is_tensor(leaves[at]) else "array", at]
+        return (list if isinstance(node, list) else tuple)(_outline(child, numbers) for child in node)
+    return f"{'tensor' if is_tensor(node) else 'array'} {next(numbers)}"
 
 
-def _built(shape: Any, numbers: Mapping[str, Any]) -> Any:
-    kind, content = shape
-    if kind in ("tensor", "array"):
-        leaf = numbers[str(content)]
-        if kind == "array" or is_tensor(leaf):
-            return leaf
-        import torch
+def _literal(outline: Any) -> str:
+    """Return these containers as a literal of Python; TypeError where their keys have none, or they are too deep."""
+    try:
+        written = repr(outline)
+        if literal_eval(written) == outline:
+            return written
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        pass
+    raise TypeError("it can't be kept in a folder: wanted texts or numbers for keys, and fewer than 100 levels")
 
-        return torch.from_numpy(np.asarray(_Writable(leaf)))
-    if kind in ("dict", "ordered"):
-        return CONTAINERS[kind]((key, _built(child, numbers)) for key, child in content)
-    return CONTAINERS[kind](_built(child, numbers) for child in content)
+
+def _in_memory(leaf: Any, tensor: bool) -> Any:
+    if not tensor or is_tensor(leaf):
+        return leaf
+    import torch
+
+    return torch.from_numpy(np.asarray(_Writable(leaf)))
 
 
 class _Writable:
