@@ -270,8 +270,7 @@ class Buffer(Generic[U]):
         return len(self._state.entries)
 
     def __repr__(self) -> str:
-        more = f", {len(self._state.remembered)} remembered" if self._remember else ""
-        return f"<Buffer of {self.aggregator!r}, version {self.version}, {len(self)} of {self.size} clients{more}>"
+        return f"<Buffer of {self.aggregator!r}, version {self.version}, {len(self)} of {self.size} clients>"
 
     def _refusal(self, client: Any, version: Any) -> str | None:
         """Return why an update of this client and version is not even read."""
@@ -283,10 +282,9 @@ class Buffer(Generic[U]):
             return f"the model of version {version} is not kept: it was not published"
         if client in self._adding:
             return "another update of this client is just being added"
-        last = self._state.last_version(client)
-        return (
-            None if version >= last else f"it is of version {version}, and the client's last update of version {last}"
-        )
+        if version < (last := self._state.last_version(client)):
+            return f"it is of version {version}, and the client's last update of version {last}"
+        return None
 
     def _too_old(self, version: int) -> str:
         age = self.version - version
@@ -337,17 +335,12 @@ class Buffer(Generic[U]):
         ids = in_order(list(every))
         entries = [every[client] for client in ids]
         recheck = RECHECK_SKETCH if self._recheck else None
+        ages, remembered = [self.version - one.version for one in entries], [client in absent for client in ids]
         with NamedErrors(ids, {}):
             stored = [one.stored for one in entries]
             arrived = self._state.arrivals.source(stored, ids, {}, recheck, out, progress)
-            source = BufferedUpdates(
-                arrived,
-                [self.version - one.version for one in entries],
-                self._factors,
-                [client in absent for client in ids],
-                self.version,
-                sum_remembered=self._sum_remembered,
-            )
+            about = ages, self._factors, remembered, self.version
+            source = BufferedUpdates(arrived, *about, sum_remembered=self._sum_remembered)
             kind: type[BufferedAggregation[U]] = BufferedAggregation
             history = self._state.history
             result = run(source, self.aggregator, history=history, recheck=recheck, watch=watch, result=kind)
