@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -15,7 +16,7 @@ from bartizan._util.seeds import checked_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan.aggregate import run
-from bartizan.errors import NamedErrors, TooFewClientsError
+from bartizan.errors import NamedErrors, ServerResourceError, TooFewClientsError
 from bartizan.judge.judge import RECHECK_SKETCH
 from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.round import check_id, in_order
@@ -169,8 +170,8 @@ class Buffer(Generic[U]):
         held = copied(model)
         if isinstance(held, Unreadable):
             raise ValueError(f"The model can't be read: {held.reason}.")
-        if self._spill is not None:
-            held = self._spill.keep(parse_one(held, {}), "the server")
+        with suppress(ServerResourceError):  # without room it stays in memory, since later updates need it
+            held = held if self._spill is None else self._spill.keep(parse_one(held, {}), "the server")
         with self._changed:
             self._models[self.version] = plain_and_leaves(held)[1]
             for version in [one for one in self._models if self.version - one > self.max_staleness]:

@@ -14,6 +14,7 @@ import torch
 
 import bartizan as bz
 from bartizan._util import jsonl
+from bartizan.errors import ServerResourceError
 from bartizan.records import CorruptFileError
 
 MEAN = bz.Aggregator(bz.Mean())
@@ -261,6 +262,22 @@ def test_a_full_disk_changes_nothing_and_once_there_is_room_all_goes_on(what, tm
     assert buffer.aggregate().update.tolist() == [1.5]
     buffer.close()
     assert set(MEAN.buffer(1, folder=tmp_path, remember=True).remembered) == {"amy", "bob"}
+
+
+def test_a_model_for_which_there_is_no_room_to_spill_is_kept_in_memory(tmp_path, monkeypatch):
+    buffer = MEAN.buffer(1, spill=tmp_path, model=np.zeros(1), staleness=None)
+    buffer.add(np.ones(1), "amy"), buffer.aggregate()
+
+    def full(*given):
+        raise ServerResourceError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bartizan.updates.spill.Spill.keep", full)
+        buffer.publish(np.ones(1))
+        with pytest.raises(OSError, match="No space left"):
+            buffer.add(np.full(1, 3.0), "amy")
+    assert buffer.add(np.full(1, 3.0), "amy") is None
+    assert buffer.aggregate().update.tolist() == [2.0]
 
 
 def test_an_update_is_known_as_sent_before_after_a_restart_also_of_clients_that_are_not_remembered(tmp_path):
