@@ -155,7 +155,7 @@ def unpacked(w: Array, k: int, mixing: int) -> tuple[Array, Array, Array, Array]
 
 
 def swapped(x: Array, swaps: Array) -> Array:
-    """Move lane l of each row r, (..., n, L), to lane l XOR swaps[r]."""
+    """Move lane l of each row r of an (..., n, L) array to lane l XOR swaps[r]."""
     lanes = np.arange(x.shape[-1]) ^ swaps[:, None]
     return np.take_along_axis(x, np.broadcast_to(lanes, x.shape), axis=-1)
 

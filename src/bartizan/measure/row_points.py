@@ -89,9 +89,10 @@ class RowPoints:
         return best, spread
 
     def _closest(self, candidates: Array, about: int) -> tuple[int, float]:
-        """Return which of these clients has the least median squared distance to all, and that.
+        """Return the candidate with the least median squared distance to all clients, and that distance.
 
-        Digits are those of distances to the client `about`: a distant one is good enough to find one that is not.
+        Distances are computed about the client `about`. Even about a distant client they are accurate enough to find
+        a closer one.
         """
         from bartizan.kernels import row_passes
 

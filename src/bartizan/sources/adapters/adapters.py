@@ -245,7 +245,7 @@ class Adapters:
         return replace(self, adapters=adapters, reference=reference, trusted=trusted)
 
     def fault(self, row: int) -> str:
-        """Return the fault in the numbers of a client whose squared norm is not finite, or too large."""
+        """Return why the squared norm of a client is not finite: NaN or Inf in a factor, or overflow."""
         one = self.adapters[row]
         for names, *factors in zip(one.form.names, one.B, one.A, strict=True):
             for name, array in zip(names, factors, strict=True):

@@ -213,7 +213,7 @@ class PartitionedUpdates:
         return found
 
     def _row(self, client: int) -> Any:
-        """The numbers of one client, from its worker; sent to all workers once."""
+        """Fetch the update of one client from its worker, and share it with all workers."""
         ((part, (own,)),) = self._by_part([client]).items()
         asked = self._first_reading(part, [own]), self.shared, own
         arrays = self.workers.map(send_row, {part: asked})[part]

@@ -16,7 +16,7 @@ ENGINES = {"distributed": ("Dask futures", "client, the Dask Client"), "ray": ("
 
 
 class WorkerError(RuntimeError):
-    """A worker died, did not answer in time, or answered what can't be: this round has no result."""
+    """A worker died, did not answer in time, or returned an invalid answer, so the round has no result."""
 
 
 class Workers(Protocol):
