@@ -48,7 +48,7 @@ class MixingMatrix(ABC):
 
     @abstractmethod
     def stripe(self, first: int, last: int) -> Floats:
-        """Return rows `first` to `last` of A as a dense array."""
+        """Return rows first:last of A as a dense array."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         n, M = self.shape
