@@ -83,7 +83,7 @@ class Updates:
             yield from (*self.rows.arrays[m], *self.integers[m])
 
     def only(self, rows: Sequence[int]) -> Updates:
-        """The same round with only these rows."""
+        """Return the same round with these rows only."""
         return replace(
             self,
             rows=self.rows.take(rows),
@@ -213,7 +213,7 @@ class Updates:
         return origin
 
     def fault(self, row: int) -> str:
-        """Return why the numbers of a row can't be used, whose squared norm is not finite or too large."""
+        """Return the fault in a row whose squared norm is not finite, or too large."""
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):

@@ -239,7 +239,7 @@ class Adapters:
         return replace(self, adapters=kept, clients=tuple(clients))
 
     def scaled(self, scale: float) -> Adapters:
-        """The same with all products times `scale`, in float64."""
+        """Return the adapters with all products times `scale`, in float64."""
         reference, trusted = (one and one.scaled(scale) for one in (self.reference, self.trusted))
         adapters = tuple(one.scaled(scale) for one in self.adapters)
         return replace(self, adapters=adapters, reference=reference, trusted=trusted)

@@ -148,7 +148,7 @@ class CommittedRound:
         return Combined(update, {"head": self.record.head, "audited": audited, "fetched_bytes": self._n_fetched})
 
     def _prove(self, result: Result, chosen: Sequence[str]) -> None:
-        """Ask for second sketches, whose weighted sum the result must have; LostClients for those that are not true."""
+        """Compare the sketch of the result with clients' second sketches; raise LostClients for false ones."""
         state, lost = self.transcript, {}
         self._ask(result, self._present(), messages.Nonce, required=False)
         self._add(draw := SecondDraw(result.digest, self._nonces[1], state.rows(Result)))

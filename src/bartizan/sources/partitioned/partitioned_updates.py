@@ -96,7 +96,7 @@ class PartitionedUpdates:
         self.first = self._measured(reports, wanted)
 
     def write_to(self, out: Any) -> None:
-        """Have the result written into the caller's arrays."""
+        """Write the result into the caller's arrays."""
         self.target = None if out is None else Target.of(out, self.layout, [], self.points)
 
     @property
