@@ -253,7 +253,7 @@ def _form_of_key(key: Any) -> Any:
 
 
 def usual_container(containers: Sequence[Any], weights: Floats) -> Any:
-    """Return a plain update of the form that has most weight, and of the order of keys that has most of it.
+    """Return a plain update in the form, and in the order of keys, that have the most weight.
 
     Updates of weight 0 are not looked at, unless all are.
     """

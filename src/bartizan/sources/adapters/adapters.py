@@ -129,7 +129,7 @@ class Adapter:
     A: tuple[Any, ...]
 
     def copied(self) -> Adapter:
-        """The same with copies of its factors."""
+        """Return the adapter with copies of its factors."""
         B, A = (tuple(x.clone() if is_tensor(x) else np.array(x) for x in factors) for factors in (self.B, self.A))
         return replace(self, B=B, A=A)
 

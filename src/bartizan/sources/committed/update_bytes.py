@@ -152,7 +152,7 @@ def leaf_hashes(pieces: Sequence[Array], salt: bytes) -> tuple[bytes, ...]:
 
 
 def root_of(leaves: Sequence[bytes], n_bytes: int) -> bytes:
-    """Return the Merkle root of leaf hashes: leaves, nodes and the root, which counts bytes, have their own prefixes.
+    """Return the Merkle root of leaf hashes and the byte count; leaves, nodes and root have different prefixes.
 
     >>> a, b, c = (hash_of(b"bcr leaf", bytes([n])) for n in range(3))
     >>> top = hash_of(b"bcr node", hash_of(b"bcr node", a, b), c)
