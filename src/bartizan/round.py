@@ -216,7 +216,7 @@ class Round(Generic[U]):
 
     @property
     def quarantined(self) -> dict[Any, str]:
-        """Clients that can't take part and why, as far as it shows before the round is closed."""
+        """Clients that cannot take part, with the reasons that are known so far."""
         with self._changed:
             return {client: one.reason for client, one in self._stored.items() if one.reason is not None}
 

@@ -17,7 +17,7 @@ def test_pages_and_figures_are_what_the_command_makes_of_the_kept_results(capsys
 
 
 def test_a_number_that_was_changed_by_hand_is_found(monkeypatch, tmp_path):
-    copies = [tmp_path / path.name for path in module.PAGES]
+    copies = [tmp_path / f"{number}-{path.name}" for number, path in enumerate(module.PAGES)]
     for path, copy in zip(module.PAGES, copies, strict=True):
         copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(module, "PAGES", copies)

@@ -311,7 +311,7 @@ class RobustStrategy(FedAvg):
         return StreamingGrid(grid, limits, self._on_send)
 
     def _connected(self, grid: Grid, fraction: float, least: int) -> Any:
-        """Wait for enough nodes and return a grid that has them; None, with `_missing` set, if they do not come."""
+        """Wait for enough nodes and return a grid with them; None, with `_missing` set, if too few connect."""
         if fraction == 0.0:  # FedAvg asks nobody
             return grid
         # A round that has waited for its training does not wait again for its evaluation.

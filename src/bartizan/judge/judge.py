@@ -128,7 +128,7 @@ def is_ordinary(measured: Measurements, roster: Roster) -> bool:
 
 
 def enlarged(source: Source, measured: Measurements) -> Measurements:
-    """The measurements of updates times a power of two, if most are so tiny that their squares underflow."""
+    """Return measurements of the updates times a power of two, if the squares of most would underflow."""
 
     def measure(sketch: Sketch, scale: float) -> Measurements:
         return source.measure(sketch, measured.seed, clients=measured.clients, scale=scale).on_host()

@@ -480,7 +480,7 @@ def _piece(ends, column):
 
 @njit(cache=True, nogil=True)
 def _fill(rows, m, low, out):
-    """Copy the numbers of row m from column `low` on, with zeros behind the last column."""
+    """Copy row m from column `low` on into `out`, and pad with zeros behind the last column."""
     ends = rows.ends
     count = max(0, min(out.size, ends[-1] - low))
     done, e = 0, _piece(ends, low)

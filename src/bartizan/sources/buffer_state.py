@@ -68,7 +68,7 @@ class BufferState:
         most: int,
         max_age: int,
     ) -> int | None:
-        """Go on after a judgement; return the seed of its result, None where the epoch still uses it."""
+        """Advance by one version. Return the seed of the judgement, or None while the epoch still uses it."""
         used = [one.file for one in (*taken, *self.remembered.values())]
         self.version, self.history = self.version + 1, result.history
         fit = [client for client in judged if client not in result.quarantined]

@@ -176,7 +176,7 @@ def _difference(leaf: Any, own: Any, path: Place) -> Any:
 
 
 def fingerprint(leaves: dict[Place, Any]) -> int | None:
-    """Return a checksum of an update's numbers, by which one that is sent again is known; None if all are zero.
+    """Return a checksum of an update's numbers, to detect an update that is sent again; None if all are zero.
 
     Not a secure hash: whoever changes a bit on purpose has another update.
     """

@@ -31,7 +31,7 @@ STATE_DICT_ADVICE = (
 
 
 class LocalUpdates:
-    """Updates that were parsed, whose numbers this process reads where they are."""
+    """Parsed updates, which this process reads in place."""
 
     def __init__(self, updates: Updates, roster: Roster | None = None) -> None:
         self.updates = updates
@@ -170,7 +170,7 @@ def open_updates(
 
 
 def open_points(**points: Any) -> dict[str, Any]:
-    """Return the server's own updates that were given, opened if they are paths or addresses."""
+    """Return the server's own updates, opened if they are paths or addresses."""
     return {name: open_point(point) for name, point in points.items() if point is not None}
 
 

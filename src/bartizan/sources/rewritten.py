@@ -63,7 +63,7 @@ class Witness:
         return self.measured.seed
 
     def with_more(self, other: Witness) -> Witness:
-        """The same with the clients of another one, of the same sketch and seed."""
+        """Return a witness for the clients of both, which were measured by the same sketch and seed."""
         return replace(self, measured=Measurements.joined([self.measured, other.measured]))
 
     def agrees(

@@ -164,7 +164,7 @@ def _built(shape: Any, numbers: Mapping[str, Any]) -> Any:
 
 
 class _Writable:
-    """An array that says that it may be written to, as torch wants to hear; nobody does."""
+    """An array that is flagged as writable, since torch warns otherwise; nothing writes to it."""
 
     def __init__(self, array: Array) -> None:
         self.array, described = array, array.__array_interface__
@@ -172,7 +172,7 @@ class _Writable:
 
 
 class _naming:
-    """Name the file that can't be read in the error."""
+    """Add the name of the unreadable file to an error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -284,7 +284,7 @@ class LocalFiles:
         return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
     def _mapped(self, file: IO[bytes], size: int, *, tensors: bool = False) -> Array:
-        """The file's bytes; ServerResourceError if they can be neither mapped nor copied: that is no client's fault."""
+        """Return the file's bytes; raise ServerResourceError if the server can neither map nor copy them."""
         if self.exposed or n_mapped() < MAX_MAPPED:
             try:
                 mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")

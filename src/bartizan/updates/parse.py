@@ -238,7 +238,7 @@ def _misfit(layout: Layout, own: Layout) -> str | None:
 
 
 def reason_of(error: Exception) -> str:
-    """The reason for quarantine that an error gives; the error may be of a client's own class."""
+    """Return the reason for quarantine in an error, whose class a client may have defined."""
     try:
         said = str(error)
     except Exception:

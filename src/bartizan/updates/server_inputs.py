@@ -106,7 +106,7 @@ class Target:
         return cls(out, Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers)))
 
     def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
-        """The container, with these numbers and integers written into its arrays."""
+        """Write these numbers and integers into the arrays of the container, and return it."""
         for own, array in zip(self.row.floats, floats, strict=True):
             if own is not array:
                 own[...] = array.reshape(own.shape)

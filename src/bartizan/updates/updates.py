@@ -83,7 +83,7 @@ class Updates:
             yield from (*self.rows.arrays[m], *self.integers[m])
 
     def only(self, rows: Sequence[int]) -> Updates:
-        """The same round with only these rows."""
+        """Return the same round with these rows only."""
         return replace(
             self,
             rows=self.rows.take(rows),
@@ -213,7 +213,7 @@ class Updates:
         return origin
 
     def fault(self, row: int) -> str:
-        """Return why the numbers of a row can't be used, whose squared norm is not finite or too large."""
+        """Return the fault in a row whose squared norm is not finite, or too large."""
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
@@ -253,7 +253,7 @@ def _form_of_key(key: Any) -> Any:
 
 
 def usual_container(containers: Sequence[Any], weights: Floats) -> Any:
-    """Return a plain update of the form that has most weight, and of the order of keys that has most of it.
+    """Return a plain update in the form, and in the order of keys, that have the most weight.
 
     Updates of weight 0 are not looked at, unless all are.
     """

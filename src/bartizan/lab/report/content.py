@@ -174,7 +174,7 @@ def _runs(made: Content, varied: list[str], cohorts: _Shared, splits: _Shared) -
 
 
 def _index(shared: _Shared, key: Hashable, value: Any) -> int:
-    """Return the place of a value that several runs may have in common."""
+    """Return the index of a value among those that runs share; add it if its key is new."""
     return shared.setdefault(key, (len(shared), value))[0]
 
 

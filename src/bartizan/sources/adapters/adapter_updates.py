@@ -130,7 +130,7 @@ def _short_of_digits(clients: Adapters, sketch: Sketch) -> float:
 
 
 def _recentred(found: Measured) -> Measured:
-    """The same about the last adapter, without it; one that is not finite spoils its own row and column only."""
+    """Return the inner products about the last adapter, without it; NaN stays in its own row and column."""
     G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
     square = found.squared_norms[-1]
     with np.errstate(invalid="ignore"):

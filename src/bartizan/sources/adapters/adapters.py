@@ -129,7 +129,7 @@ class Adapter:
     A: tuple[Any, ...]
 
     def copied(self) -> Adapter:
-        """The same with copies of its factors."""
+        """Return the adapter with copies of its factors."""
         B, A = (tuple(x.clone() if is_tensor(x) else np.array(x) for x in factors) for factors in (self.B, self.A))
         return replace(self, B=B, A=A)
 
@@ -239,13 +239,13 @@ class Adapters:
         return replace(self, adapters=kept, clients=tuple(clients))
 
     def scaled(self, scale: float) -> Adapters:
-        """The same with all products times `scale`, in float64."""
+        """Return the adapters with all products times `scale`, in float64."""
         reference, trusted = (one and one.scaled(scale) for one in (self.reference, self.trusted))
         adapters = tuple(one.scaled(scale) for one in self.adapters)
         return replace(self, adapters=adapters, reference=reference, trusted=trusted)
 
     def fault(self, row: int) -> str:
-        """Return the fault in the numbers of a client whose squared norm is not finite, or too large."""
+        """Return why the squared norm of a client is not finite: NaN or Inf in a factor, or overflow."""
         one = self.adapters[row]
         for names, *factors in zip(one.form.names, one.B, one.A, strict=True):
             for name, array in zip(names, factors, strict=True):

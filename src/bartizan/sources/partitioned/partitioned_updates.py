@@ -96,7 +96,7 @@ class PartitionedUpdates:
         self.first = self._measured(reports, wanted)
 
     def write_to(self, out: Any) -> None:
-        """Have the result written into the caller's arrays."""
+        """Write the result into the caller's arrays."""
         self.target = None if out is None else Target.of(out, self.layout, [], self.points)
 
     @property
@@ -213,7 +213,7 @@ class PartitionedUpdates:
         return found
 
     def _row(self, client: int) -> Any:
-        """The numbers of one client, from its worker; sent to all workers once."""
+        """Fetch the update of one client from its worker, and share it with all workers."""
         ((part, (own,)),) = self._by_part([client]).items()
         asked = self._first_reading(part, [own]), self.shared, own
         arrays = self.workers.map(send_row, {part: asked})[part]
