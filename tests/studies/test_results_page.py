@@ -45,6 +45,8 @@ def test_no_group_of_rows_lacks_an_engine_that_another_rule_has():
         assert {(machine, dim, rule, label) for label in (speed_tables.PDR, "bartizan exact")} <= had
     for machine, dim in {(machine, dim) for machine, dim, *_ in had}:
         others = {label for label in speed_tables.OTHERS if "H200" in machine or label != "bartizan achlioptas"}
+        # Half an hour of the machine is not enough for slower engines at VGG16's size.
+        others = others if dim <= speed_tables.RESNET18 else {"byzfl"}
         assert {(machine, dim, "krum", label) for label in (speed_tables.PDR, *others)} <= had
 
 

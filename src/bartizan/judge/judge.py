@@ -41,7 +41,7 @@ from bartizan.source import AnyRule, Judgement, Roster, Source
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()
-MAX_RECHECK_BYTES = 2**29  # of the second sketches of many clients, which are held about the origin and about the medoid
+MAX_RECHECK_BYTES = 2**29  # of the second sketches of many clients, of which two copies are held
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
 GRANTED = (
