@@ -1075,8 +1075,8 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             return b.bitcast(b.xor(b.bitcast(v, bits), sign), vector)
 
         def ahead(array, count, lane):
-            """Return the cache lines of this lane's share of the next block's numbers, of which there are `count`."""
-            first = b.add(b.udiv(b.mul(lane, i64(count)), i64(L)), i64(count))
+            """Return the cache lines of a lane's share of a block's numbers: of the lane L + V later."""
+            first = b.udiv(b.mul(b.add(lane, i64(L + V)), i64(count)), i64(L))
             per_line = LINE_BYTES // context.get_abi_sizeof(array.type.pointee)
             return [b.gep(array, [b.add(first, i64(i))]) for i in range(0, count * V // L, per_line)]
 
