@@ -7,7 +7,7 @@ as chance. Seeds that lack a cell are left out.
 
 from __future__ import annotations
 
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -52,11 +52,13 @@ def estimate(seeds: list[float]) -> tuple[float, float]:
 
 
 def lies(middle: float, half: float) -> str:
-    """Return where an interval lies.
+    """Return where an interval lies; nothing for a single seed, which has none.
 
     >>> lies(-0.2, 0.5), lies(-0.2, 1.0), lies(-3.0, 1.0)
     ('inside', 'across', 'outside')
     """
+    if isnan(half):
+        return ""
     return "inside" if abs(middle) + half < MARGIN else "outside" if abs(middle) - half > MARGIN else "across"
 
 
@@ -134,7 +136,7 @@ def findings(file: Path, control: str) -> str:
 
 
 def _shown(middle: float, half: float, digits: int = 2) -> str:
-    return f"{middle:+.{digits}f} ± {half:.{digits}f}"
+    return f"{middle:+.{digits}f}" + ("" if isnan(half) else f" ± {half:.{digits}f}")
 
 
 def _percent(value: Any) -> str:
