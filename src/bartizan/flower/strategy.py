@@ -27,6 +27,7 @@ from bartizan.flower.replies import (
     aggregate_metrics,
     arrays_of,
     as_record,
+    evaluation_metrics,
     medians,
     records_of,
     reported_size,
@@ -283,29 +284,9 @@ class RobustStrategy(FedAvg):
         return self._model.record, metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate the metrics of the nodes whose last training was trusted: medians, or the app's own function.
-
-        Nodes that never trained are not heard, unless nobody trains (`fraction_train=0`).
-        """
-        found: dict[int, Any] = {}
-        failed: dict[int, str] = {}
-        untrusted: set[int] = set()
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            if reply.has_error():
-                failed.setdefault(node, short(reply.error.reason))
-            elif self.fraction_train != 0.0 and node not in self._trusted:
-                untrusted.add(node)
-            elif node not in found:
-                found[node] = without_arrays(reply.content, self.evaluate_metrics_aggr_fn)
-        if found or untrusted or failed:
-            counts = (len(found), len(failed), len(untrusted))
-            log.info("aggregate_evaluate: used metrics of %d nodes; %d failed, %d not trusted in training", *counts)
-        for node, reason in failed.items():
-            log.warning("\t> Node %d failed: %s", node, reason)
-        if not found:
-            return None
-        return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
+        """Aggregate the metrics of the nodes whose last training was trusted, or of all if nobody trains."""
+        trusted = None if self.fraction_train == 0.0 else self._trusted
+        return evaluation_metrics(replies, trusted, self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
     def _streaming(self, grid: Grid, limits: Limits) -> StreamingGrid:
         return StreamingGrid(grid, limits, self._on_send)

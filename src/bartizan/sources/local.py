@@ -16,7 +16,7 @@ from bartizan.measure import Exact, Sketch
 from bartizan.measure.client_sizes import client_sizes, shares_of, sizes_of
 from bartizan.measure.measurements import Measurements, distance_bytes, rows_pay
 from bartizan.measure.sketches import ColumnSketch, exact_is_faster, settled, usual_projection
-from bartizan.source import AnyRule, Combined, Judgement, Roster
+from bartizan.source import WHOLE, AnyRule, Combined, Judgement, Reading, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.build import sum_and_norms
@@ -64,15 +64,8 @@ class LocalUpdates:
         )
         return chosen, fresh_seed() if seed is None else checked_seed(seed)
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
+        clients, about, scale = reading
         assert isinstance(sketch, ColumnSketch)
         updates = self._updates(clients, scale)
         if updates.column_pass.watched:
