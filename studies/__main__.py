@@ -18,7 +18,7 @@ COMMANDS = {
     **{
         name: (f"studies.measurements.{name.replace('-', '_')}", about)
         for name, about in {
-            "adapters": "errors and costs of distances between adapters",
+            "adapters": "errors of distances between adapters",
             "adaptive": "attackers who know the projection: harm, checks, their cost",
             "buffered": "a buffer with a memory beside rounds of few or slow clients",
             "committed-bytes": "bytes of a committed round on sockets",

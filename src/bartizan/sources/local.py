@@ -81,14 +81,10 @@ class LocalUpdates:
         if about is not None:
             every = self._updates(None, scale)
             centre = every.rows.take([every.clients.index(about)])
-        if isinstance(sketch, Exact) and self._exact_by_rows:
+        many = isinstance(sketch, Exact) and rows_pay(len(self.updates.clients), updates.layout.dim)
+        if many and not (updates.on_gpu or self.witnesses):
             return sketch.rows(updates, seed, centre)
         return sketch.measure(updates, seed, centre)
-
-    @property
-    def _exact_by_rows(self) -> bool:
-        own = self.updates
-        return rows_pay(len(own.clients), own.layout.dim) and not (own.on_gpu or self.witnesses)
 
     def _summed(self, updates: Updates, sketch: ColumnSketch, seed: int) -> Measurements:
         """Measure norms, and in the same read sum all clients by the weights that they get if none is quarantined."""
@@ -148,7 +144,7 @@ def open_updates(
     if ids is not None:
         updates = clients_by_id(updates)
         sizes = sizes_of(ids, sizes) if isinstance(sizes, Mapping) else sizes
-    points = open_points(reference=reference, trusted=trusted)
+    points = {} if reference is None and trusted is None else open_points(reference=reference, trusted=trusted)
     rewritable: frozenset[int] = frozenset()
     if not isinstance(updates, np.ndarray):
         updates, rewritable = opened_paths(updates, points.get("reference"))
