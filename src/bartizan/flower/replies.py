@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -28,6 +28,7 @@ from bartizan.updates.layout import FLOATS
 STYPE = "numpy.ndarray"
 MAX_METRIC_BYTES = 2**20  # of one node, that are kept until the round is over
 log = logging.getLogger("flwr")
+M = TypeVar("M")
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -187,6 +188,14 @@ def evaluation_metrics(
     for node, reason in failed.items():
         log.warning("\t> Node %d failed: %s", node, reason)
     return aggregate_metrics([found[node] for node in sorted(found)], key, function) if found else None
+
+
+def keep(metrics: dict[int, M], server_round: int, of_round: M | None) -> M | None:
+    """Add the metrics of a round to those of the run, if there are any; log and return them."""
+    if of_round is not None:
+        log.info("\t└──> MetricRecord: %s", of_round)
+        metrics[server_round] = of_round
+    return of_round
 
 
 def _numbers(content: RecordDict) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -28,6 +28,7 @@ from bartizan.flower.replies import (
     arrays_of,
     as_record,
     evaluation_metrics,
+    keep,
     medians,
     records_of,
     reported_size,
@@ -48,7 +49,6 @@ from bartizan.updates.layout import Unreadable
 from bartizan.watch.base import Guarded, Watch
 
 AnyRound = Round[Any] | AdapterRound
-M = TypeVar("M")
 log = logging.getLogger("flwr")
 
 
@@ -198,7 +198,7 @@ class RobustStrategy(FedAvg):
 
             def evaluate_globally(t: int) -> MetricRecord | None:
                 metrics = None if evaluate_fn is None else evaluate_fn(t, result.arrays)
-                return _keep(result.evaluate_metrics_serverapp, t, metrics)
+                return keep(result.evaluate_metrics_serverapp, t, metrics)
 
             evaluate_globally(saved.round)
             for t in range(saved.round + 1, num_rounds + 1):
@@ -211,10 +211,10 @@ class RobustStrategy(FedAvg):
                     self._exchange = (streaming, timeout)
                 updated, metrics = self.aggregate_train(t, replies)
                 result.arrays = result.arrays if updated is None else updated
-                _keep(result.train_metrics_clientapp, t, metrics)
+                keep(result.train_metrics_clientapp, t, metrics)
                 asked = self.configure_evaluate(t, result.arrays, evaluate, streaming)
                 replies = streaming.send_and_receive(asked, timeout=timeout)
-                _keep(result.evaluate_metrics_clientapp, t, self.aggregate_evaluate(t, replies))
+                keep(result.evaluate_metrics_clientapp, t, self.aggregate_evaluate(t, replies))
                 metrics = evaluate_globally(t)
                 if self._line is not None:
                     line, self._line = self._line, None
@@ -392,11 +392,3 @@ class RobustStrategy(FedAvg):
         rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
         more = {} if self.adapters is None else {"adapters": repr(self.adapters)}
         return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy), **more}
-
-
-def _keep(metrics: dict[int, M], server_round: int, of_round: M | None) -> M | None:
-    """Add the metrics of a round to those of the run, if there are any; log and return them."""
-    if of_round is not None:
-        log.info("\t└──> MetricRecord: %s", of_round)
-        metrics[server_round] = of_round
-    return of_round
