@@ -26,22 +26,14 @@ from bartizan.measure.geometry import (
 )
 from bartizan.measure.measurements import ROWS_FROM_CLIENTS, Measurements
 from bartizan.measure.row_points import stripe_rows
-from bartizan.measure.sketches import (
-    LEAST_K,
-    PROBABILITY_OF_ERROR,
-    Exact,
-    Norms,
-    Projection,
-    Rotated,
-    Sketch,
-)
+from bartizan.measure.sketches import LEAST_K, PROBABILITY_OF_ERROR, Exact, Norms, Projection, Rotated, Sketch
 from bartizan.rules.base import Decision
 from bartizan.source import AnyRule, Judgement, Reading, Roster, Source
 
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()
-MAX_RECHECK_BYTES = 2**29  # of the second sketches of many clients, which are held about the origin and about the medoid
+MAX_RECHECK_BYTES = 2**29  # of the second sketches of many clients, held about the origin and about the medoid
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
 GRANTED = (

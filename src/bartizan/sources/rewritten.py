@@ -17,14 +17,7 @@ from bartizan.errors import LostClients
 from bartizan.kernels.rows import Rows
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.probes import PROBES, Probes
-from bartizan.measure.sketches import (
-    ColumnSketch,
-    Exact,
-    Norms,
-    Projection,
-    Sketch,
-    StreamingSketch,
-)
+from bartizan.measure.sketches import ColumnSketch, Exact, Norms, Projection, Sketch, StreamingSketch
 from bartizan.rules.base import Decision
 from bartizan.sources.witness import Witness, rounding_of_sum
 from bartizan.updates import ColumnPass, Noise, UpdateRows, Updates, combine

@@ -10,12 +10,7 @@ import numpy as np
 
 from bartizan._util.seeds import fresh_seed
 from bartizan.measure import Exact, Sketch
-from bartizan.measure.measurements import (
-    SHORT_OF_DIGITS,
-    SHORT_OF_FLOAT32_DIGITS,
-    SHORT_OF_FLOAT32_SUMS,
-    Measurements,
-)
+from bartizan.measure.measurements import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS, Measurements
 from bartizan.measure.sketches import Norms, settled
 from bartizan.source import WHOLE, AnyRule, Combined, Judgement, Reading, Roster
 from bartizan.sources.adapters import two_sided
