@@ -81,8 +81,8 @@ class LocalUpdates:
         if about is not None:
             every = self._updates(None, scale)
             centre = every.rows.take([every.clients.index(about)])
-        many = isinstance(sketch, Exact) and rows_pay(len(self.updates.clients), updates.layout.dim)
-        if many and not (updates.on_gpu or self.witnesses):
+        M, p = len(self.updates.clients), updates.layout.dim
+        if isinstance(sketch, Exact) and rows_pay(M, p) and not (updates.on_gpu or self.witnesses):
             return sketch.rows(updates, seed, centre)
         return sketch.measure(updates, seed, centre)
 
