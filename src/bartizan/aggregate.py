@@ -248,11 +248,9 @@ class Options(TypedDict, total=False):
     progress: Progress | None
 
 
-class RoundOptions(TypedDict, total=False):
-    """Types of the keyword arguments of `Round`."""
+class ArrivalOptions(TypedDict, total=False):
+    """Types of the keyword arguments that `Round` and `Buffer` share."""
 
-    reference: Any
-    trusted: Any
     history: tuple[float, ...]
     strict: bool
     spill: str | os.PathLike[str] | None
@@ -262,7 +260,14 @@ class RoundOptions(TypedDict, total=False):
     recheck: bool
 
 
-class BufferOptions(TypedDict, total=False):
+class RoundOptions(ArrivalOptions, total=False):
+    """Types of the keyword arguments of `Round`."""
+
+    reference: Any
+    trusted: Any
+
+
+class BufferOptions(ArrivalOptions, total=False):
     """Types of the keyword arguments of `Buffer`."""
 
     staleness: str | Callable[[int], float] | None
@@ -273,13 +278,6 @@ class BufferOptions(TypedDict, total=False):
     model: Any
     seed: int | None
     epoch: int
-    history: tuple[float, ...]
-    strict: bool
-    spill: str | os.PathLike[str] | None
-    folder: str | os.PathLike[str] | None
-    copy: bool
-    memory: int | str | None
-    recheck: bool
 
 
 class Choices(Options, total=False):

@@ -73,10 +73,7 @@ def open_update(
 
 
 def _open_local(
-    path: Path,
-    files: LocalFiles,
-    dtype: npt.DTypeLike | None = None,
-    shape: tuple[int, ...] | int | None = None,
+    path: Path, files: LocalFiles, dtype: npt.DTypeLike | None = None, shape: tuple[int, ...] | int | None = None
 ) -> Any:
     """The update in a file or folder of this machine; ValueError if it is not sound."""
     try:

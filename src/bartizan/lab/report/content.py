@@ -59,10 +59,7 @@ class Content:
     @property
     def styles(self) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
         """Return colour and mark of each rule, and dash pattern of each sketch."""
-        return (
-            rule_styles(order(f.rule for f in self.factors)),
-            sketch_dashes(order(f.sketch for f in self.factors)),
-        )
+        return (rule_styles(order(f.rule for f in self.factors)), sketch_dashes(order(f.sketch for f in self.factors)))
 
 
 def content(loaded: Loaded, title: str | None = None) -> Content:

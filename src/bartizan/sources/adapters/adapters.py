@@ -271,7 +271,8 @@ def parse_adapters(
             quarantined[client] = reason_of(error)
     if not parsed:
         raise TooFewClientsError(nobody_left(len(quarantined)), quarantined)
-    usual = points["reference"] or parsed[_most_common({client: _place(one) for client, one in parsed.items()})]
+    (place, _), *_ = Counter(map(_place, parsed.values())).most_common(1)
+    usual = points["reference"] or next(one for one in parsed.values() if _place(one) == place)
     if points["trusted"] is not None and _place(points["trusted"]) != _place(usual):
         raise ValueError(f"trusted does not fit the round: {_misfit(usual, points['trusted'])}.")
     for client, one in parsed.items():
@@ -289,11 +290,6 @@ def parse_adapters(
 def _place(adapter: Adapter) -> tuple[Any, ...]:
     """The common part of all adapters of a round: the modules and their shapes, and the device if it is a GPU."""
     return adapter.form.shapes, adapter.form.device
-
-
-def _most_common(keys: Mapping[int, Any]) -> int:
-    usual = Counter(keys.values()).most_common(1)[0][0]
-    return next(client for client, key in keys.items() if key == usual)
 
 
 def _misfit(usual: Adapter, one: Adapter) -> str:
