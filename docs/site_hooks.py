@@ -14,6 +14,9 @@ BLOCK = re.compile(r"^\$\$\s*(.+?)\s*\$\$$", re.DOTALL | re.MULTILINE)
 DOCSTRING_BLOCK = re.compile(r"<p>\.\. math::\s*(.+?)</p>", re.DOTALL)
 DOCSTRING_INLINE = re.compile(r":math:<code>(.+?)</code>", re.DOTALL)
 EXAMPLE = re.compile(r"^>>> .*?(?=^\s*$|\Z)", re.DOTALL | re.MULTILINE)
+DIRECTIVE = re.compile(r"^::: bartizan\.\S+$", re.MULTILINE)
+FAMILIES = ("reference/rules/", "reference/pre-aggregators/", "reference/sketches/", "reference/attacks/")
+UNDER_A_HEADING = "\n    options: {heading_level: 3, show_root_toc_entry: false}"
 SIZE = 13.0
 # What matplotlib's subset of TeX writes otherwise, as patterns.
 SPELLINGS = {
@@ -55,8 +58,10 @@ def drawn(tex: str) -> str:
     return re.sub(r"\s*\n\s*", " ", svg)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace `$$ ... $$` paragraphs of a page."""
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Replace `$$ ... $$` paragraphs of a page, and put docstrings of rules and attacks under their own headings."""
+    if page.file.src_uri.startswith(FAMILIES):
+        markdown = DIRECTIVE.sub(lambda found: found[0] + UNDER_A_HEADING, markdown)
     return BLOCK.sub(lambda found: f'<div class="formula">{drawn(found[1])}</div>', markdown)
 
 

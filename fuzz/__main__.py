@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from bartizan._util.atomic import write_whole
@@ -29,7 +30,7 @@ THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SECONDS_BEYOND = 600.0
 """Time that a process may take beyond its own, for compiling, warming up and shrinking, before it counts as hanging."""
 PACKAGES = ("bartizan", "numpy", "torch", "numba", "flwr", "nvflare", "hypothesis", "atheris")
-NO_REPORT = {"cases": 0, "crashes": 0, "wrong": 0, "slowest_seconds": 0.0, "largest_peak_bytes": 0, "failures": {}}
+NO_REPORT = {"cases": 0, "crashes": 0, "wrong": 0, "slowest_seconds": 0.0, "failures": {}}
 
 
 def main():
@@ -59,18 +60,18 @@ def main():
 
 def replay(name, blob, folder):
     """Run a failure again, and show it if it still fails; return 1 then."""
-    from fuzz.engine import Monitor
+    from fuzz.search import Search
 
-    monitor = Monitor(name, build(name, folder))
-    monitor.replay(blob)
-    show(name, monitor.failures)
-    print("It still fails." if monitor.failures else "It passes.")
-    return 1 if monitor.failures else 0
+    search = Search(name, build(name, folder))
+    search.replay(blob)
+    show(name, search.failures)
+    print("It still fails." if search.failures else "It passes.")
+    return 1 if search.failures else 0
 
 
 def show(name, failures):
-    for mark, failure in failures.items():
-        print(f"\n{name}: {mark}\n{failure['said']}\n{failure['case']}")
+    for failure in failures.values():
+        print(f"\n{name}: {failure['said']}\n{failure['case']}")
 
 
 def campaign(names, options, folder):
@@ -99,7 +100,7 @@ def campaign(names, options, folder):
 def run_one(name, seconds, seed, threads, to):
     """Run a surface in a process, and return its report."""
     out, seconds = to / f"{name}.json", seconds * SURFACES[name].share
-    command = [sys.executable, "-m", "fuzz.engine", name, "--seconds", str(seconds), "--seed", str(seed)]
+    command = [sys.executable, "-m", "fuzz.search", name, "--seconds", str(seconds), "--seed", str(seed)]
     environment = os.environ | dict.fromkeys(THREADS, str(threads)) | {"TMPDIR": str(to)}
     with open(out.with_suffix(".log"), "w+b") as log:
         settings = {"stdout": log, "stderr": log, "env": environment, "timeout": seconds + SECONDS_BEYOND}
@@ -117,19 +118,13 @@ def run_one(name, seconds, seed, threads, to):
 
 
 def summary(names, found):
+    installed = [name for name in PACKAGES if find_spec(name)]
     return {
         **{key: sum(one[key] for one in found.values()) for key in ("cases", "crashes", "wrong")},
         "machine": name_of("cpu"),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in installed},
         "surfaces": {name: found[name] for name in names if name in found},
     }
-
-
-def _version(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

@@ -13,16 +13,7 @@ import bartizan as bz
 from bartizan.updates.layout import leaves_of
 from fuzz import compare
 from fuzz.rules import RULES, enough, lowered, rules
-from fuzz.surfaces import (
-    ACCEPTED,
-    COMPARED,
-    RefusedError,
-    WrongError,
-    documented,
-    fair,
-    require,
-    surface_of_calls,
-)
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, WrongError, documented, fair, require, surface_of_calls
 from fuzz.updates.clients import CLEAN, DTYPES, POOL, clients, leaf, matrix, numbers, pack, stored, widened
 from fuzz.updates.malformed import BAD, EITHER
 from fuzz.values import pick, rarely

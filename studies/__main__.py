@@ -18,10 +18,9 @@ COMMANDS = {
     **{
         name: (f"studies.measurements.{name.replace('-', '_')}", about)
         for name, about in {
-            "adapters": "errors and costs of distances between adapters",
+            "adapters": "errors of distances between adapters",
             "adaptive": "attackers who know the projection: harm, checks, their cost",
             "buffered": "a buffer with a memory beside rounds of few or slow clients",
-            "clients": "the gradients of all clients of a round, by every method",
             "committed-bytes": "bytes of a committed round on sockets",
             "crossover": "from how many clients projecting is faster",
             "example-attacks": "accuracy of the two platforms' examples under attack",
@@ -34,7 +33,6 @@ COMMANDS = {
             "scaling": "sketches alone at ten thousand clients, and a model of larger rounds",
             "tails": "how far each sketch distorts whole spans",
             "traffic": "bytes that the ranks of a sharded call exchange",
-            "weigh": "time from the Gram matrix to the weights",
         }.items()
     },
 }

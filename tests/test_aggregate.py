@@ -111,13 +111,7 @@ def test_bucketing_follows_the_rounds_seed():
 
 @pytest.mark.parametrize(
     "rule",
-    [
-        bz.Krum(2),
-        bz.MultiKrum(2),
-        bz.GeometricMedian(),
-        bz.CenteredClipping(0.5, 2),
-        bz.ARC(2) >> bz.MDA(2),
-    ],
+    [bz.Krum(2), bz.MultiKrum(2), bz.GeometricMedian(), bz.CenteredClipping(0.5, 2), bz.ARC(2) >> bz.MDA(2)],
     ids=repr,
 )
 def test_scores_are_distances_to_the_answer(rule):

@@ -403,10 +403,7 @@ def test_no_secret_of_an_address_is_shown(scheme, marks, where, signed, closed, 
     told = [*capsys.readouterr()]
     told += [(tmp_path / "report.json").read_text()] if (tmp_path / "report.json").exists() else []
     place = address if address.endswith(".npy") else f"{address}.npy"
-    for call in (
-        lambda: bz.files.open_update(address, timeout=0.5),
-        lambda: write_to(place, np.zeros(3)),
-    ):
+    for call in (lambda: bz.files.open_update(address, timeout=0.5), lambda: write_to(place, np.zeros(3))):
         try:
             call()
         except (ValueError, OSError, ImportError) as wrong:

@@ -121,6 +121,17 @@ def test_files_that_a_page_names_exist(page):
         assert (ROOT / name).exists(), name
 
 
+def words(text: str) -> int:
+    """Count the words of a page; the bars of tables and other signs are none."""
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+def test_the_site_stays_short():
+    by_page = {page.relative_to(DOCS).as_posix(): words(page.read_text("utf-8")) for page in PAGES}
+    assert sum(by_page.values()) <= 42_000, sorted(by_page.items(), key=lambda item: -item[1])[:10]
+    assert by_page["reliability.md"] <= 600
+
+
 DIALECT = {  # what slips into these pages, and what to write
     r"\bodds\b": "probability",
     r"(?i)\bone (weight|number|row|seed|file|line|update|adapter|page) an? (?!time\b)\w+": "one weight per client",

@@ -36,8 +36,8 @@ from bartizan.sources.committed.transcript import Transcript
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates import build as combining
 from bartizan.updates.updates import usual_container
-from fuzz import engine, surfaces
-from fuzz.engine import Monitor
+from fuzz import search, surfaces
+from fuzz.search import Search
 from fuzz.surfaces import CLIENT_MEMORY_ERROR, SURFACES, RefusedError, Surface, documented, fair, missing
 
 ROOT = Path(__file__).parent.parent
@@ -46,41 +46,41 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """Let a hang fail, and nothing that is only slow: kernels may be compiled, on a busy machine."""
-    monkeypatch.setattr(engine, "SECONDS_PER_CASE", 300.0)
+    monkeypatch.setattr(search, "SECONDS_PER_CASE", 300.0)
 
 
-def monitor_of(name, folder):
+def search_of(name, folder):
     if missing(name):
         pytest.skip(f"{missing(name)} not installed")
-    return Monitor(name, surfaces.build(name, folder))
+    return Search(name, surfaces.build(name, folder))
 
 
-def found(monitor, says, most=10):
+def found(tried, says, most=10):
     """Return whether one of so many runs, each until something new fails, fails with this message."""
     for number in range(most):
-        monitor.search(number, max_examples=250, phases=[Phase.generate])
-        if any(says in f"{mark}: {failure['said']}" for mark, failure in monitor.failures.items()):
+        tried.by_seed(number, max_examples=250, phases=[Phase.generate])
+        if any(says in failure["said"] for failure in tried.failures.values()):
             return True
     return False
 
 
 @pytest.mark.parametrize("name", SURFACES)
 def test_no_case_of_a_short_campaign_fails(name, tmp_path):
-    monitor = monitor_of(name, tmp_path)
-    monitor.search(0, max_examples=100)
-    assert not monitor.failures
-    assert monitor.cases >= 100
-    assert monitor.outcomes["accepted"]
-    assert monitor.outcomes["refused"] or name.startswith("weightless")
+    tried = search_of(name, tmp_path)
+    tried.by_seed(0, max_examples=100)
+    assert not tried.failures
+    assert tried.cases >= 100
+    assert tried.outcomes["accepted"]
+    assert tried.outcomes["refused"] or name.startswith("weightless")
 
 
 @pytest.mark.parametrize("name", ["aggregate", "round", "nvflare", "checkpoints"])
 def test_no_case_that_is_drawn_from_bytes_fails(name, tmp_path):
-    monitor, draw = monitor_of(name, tmp_path), random.Random(0)
-    run = monitor.test().hypothesis.fuzz_one_input
+    tried, draw = search_of(name, tmp_path), random.Random(0)
+    run = tried.test().hypothesis.fuzz_one_input
     for _ in range(40):
         run(draw.randbytes(4096))
-    assert monitor.cases > 20
+    assert tried.cases > 20
 
 
 def rolled(weighted_sum=combining._weighted_sum):
@@ -164,15 +164,15 @@ BROKEN = [  # the surface, what is broken and where, the thing put there, what t
     ("name", "where", "attribute", "put", "says"), BROKEN, ids=lambda one: one if isinstance(one, str) else ""
 )
 def test_a_campaign_finds(name, where, attribute, put, says, monkeypatch, tmp_path):
-    monitor = monitor_of(name, tmp_path)
+    tried = search_of(name, tmp_path)
     monkeypatch.setattr(where, attribute, put)
-    assert found(monitor, says)
+    assert found(tried, says)
 
 
 def test_a_case_that_hangs_is_a_failure(monkeypatch):
-    monkeypatch.setattr(engine, "SECONDS_PER_CASE", 0.05)
-    monitor = Monitor("made_up", Surface(lambda n: time.sleep(20) or "accepted", {"n": st.just(0)}))
-    assert found(monitor, "TimeoutError")
+    monkeypatch.setattr(search, "SECONDS_PER_CASE", 0.05)
+    tried = Search("made_up", Surface(lambda n: time.sleep(20) or "accepted", {"n": st.just(0)}))
+    assert found(tried, "TimeoutError")
 
 
 def over(limit):
@@ -186,15 +186,15 @@ def over(limit):
 
 
 def test_a_failure_is_shrunk_and_replayed_until_it_is_mended():
-    monitor = Monitor("made_up", over(999))
-    monitor.search(0, max_examples=100)
-    said = monitor.failures["wrong: too large"]["case"]
+    tried = Search("made_up", over(999))
+    tried.by_seed(0, max_examples=100)
+    said = tried.failures["WrongError: too large"]["case"]
     assert "n=1000" in said
     (blob,) = re.findall(r"b'(.*?)'", said)
-    again, mended = Monitor("made_up", over(999)), Monitor("made_up", over(2**16))
+    again, mended = Search("made_up", over(999)), Search("made_up", over(2**16))
     for one in (again, mended):
         one.replay(blob.encode())
-    assert again.failures.keys() == monitor.failures.keys()
+    assert again.failures.keys() == tried.failures.keys()
     assert not mended.failures
 
 

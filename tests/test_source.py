@@ -14,7 +14,7 @@ from bartizan.aggregate import run
 from bartizan.errors import LostClients
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import StreamingSketch, settled
-from bartizan.source import Combined, Roster
+from bartizan.source import WHOLE, Combined, Roster
 from bartizan.updates import parse_updates
 from rule_cases import CASES
 
@@ -45,7 +45,8 @@ class TableUpdates:
     def settle(self, rule, sketch, seed):
         return settled(sketch, rule.needs_distances, lambda: False), SEED if seed is None else seed
 
-    def measure(self, sketch, seed, *, clients=None, about=None, scale=None):
+    def measure(self, sketch, seed, reading=WHOLE):
+        clients, about, scale = reading
         centre = None if about is None else parse_updates(self.read(about)[None]).rows
         if clients is None:
             clients = [m for m in range(self.roster.n_sent) if m not in self.roster.quarantined]

@@ -1,7 +1,8 @@
 """Build sdist and wheel, install the wheel bare and with [lab] in empty environments, and run the README there.
 
-Run it as `make release`, or as `make release PYTHONS="python3.12 python3.13"` to try the bare wheel with these too. What it built is in build/release/dist, the environments beside it. The build uses the
-installed setuptools (no isolation), and installations are held to constraints.txt.
+Run it as `make release`, or as `make release PYTHONS="python3.12 python3.13"` to try the bare wheel with these too.
+What it built is in build/release/dist, the environments beside it. The build uses the installed setuptools (no
+isolation), and installations are held to constraints.txt.
 """
 
 from __future__ import annotations

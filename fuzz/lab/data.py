@@ -128,11 +128,7 @@ FORMATS = {
     "cifar10": partial(_batches, b"labels", 2), "cifar100": _cifar100, "idx": partial(_idx, False),
     "packed": partial(_idx, True), "tiny-imagenet": _tiny_imagenet,
 }  # fmt: skip
-cifar = _surface(
-    ("cifar10", FORMATS["cifar10"]),
-    ("cifar10", partial(_batches, "labels", 4)),
-    ("cifar100", _cifar100),
-)
+cifar = _surface(("cifar10", FORMATS["cifar10"]), ("cifar10", partial(_batches, "labels", 4)), ("cifar100", _cifar100))
 mnist = _surface(("fashion-mnist", FORMATS["idx"]), ("mnist", FORMATS["packed"]))
 AUTHORS = ["1789_george_washington_n.txt", "1797_john_adams_f.txt"]
 sotu = _surface(("sotu", partial(_sotu, AUTHORS)), ("sotu", partial(_sotu, AUTHORS[1:])))

@@ -137,7 +137,7 @@ class Commitment:
         return b""
 
     def follow(self, message: Any) -> None:
-        """Take a message of the server, if it follows the one before; another one of its kind only after a result."""
+        """Accept a message that follows the last one; a second of its kind only after a result."""
         kind, name = type(message), type(message).__name__
         before, known = self.stages.get(FOLLOWS[kind]), self.stages.get(kind)
         require(before is not None and message.after == before.digest, f"the server's {name} is not of this round")

@@ -1,8 +1,5 @@
 """Aggregation of clients that are divided among workers."""
 
-from bartizan.sources.partitioned import (
-    WorkerError,
-    aggregate,
-)
+from bartizan.sources.partitioned import WorkerError, aggregate
 
 __all__ = ["WorkerError", "aggregate"]

@@ -239,11 +239,7 @@ RULES = Registry(
 )
 COORDINATEWISE = Registry(
     "coordinate-wise rule",
-    {
-        "median": coordinatewise.Median,
-        "trimmed-mean": coordinatewise.TrimmedMean,
-        "meamed": coordinatewise.MeaMed,
-    },
+    {"median": coordinatewise.Median, "trimmed-mean": coordinatewise.TrimmedMean, "meamed": coordinatewise.MeaMed},
 )
 PRE_AGGREGATORS = Registry(
     "pre-aggregator",

@@ -162,7 +162,7 @@ def known_kind(kind: Any) -> str:
 
 
 def _require_known(name: str, clients: Collection[Id], known: set[Any]) -> None:
-    """Raise unless all are clients of the run, each once."""
+    """Raise unless every id in `clients` is known and appears once."""
     if not known.issuperset(clients):
         unknown = next(one for one in clients if one not in known)
         raise ValueError(f"{name} names {quoted(unknown, 60)}, which is no client of the run")

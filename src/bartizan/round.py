@@ -218,7 +218,7 @@ class Round(Generic[U]):
 
     @property
     def quarantined(self) -> dict[Any, str]:
-        """Clients that can't take part and why, as far as it shows before the round is closed."""
+        """Clients that cannot take part, with the reasons that are known so far."""
         with self._changed:
             return {client: one.reason for client, one in self._stored.items() if one.reason is not None}
 
@@ -307,7 +307,8 @@ def check_id(client: Any) -> None:
 def in_order(ids: list[Any]) -> list[Any]:
     """Ids sorted by type and value, so that the order of arrival does not matter; unsorted where they have no order."""
     try:
-        ordered = sorted(zip(map(_kind, ids), ids, strict=True))
+        kinds = ["number" if isinstance(one, (int, float, np.number)) else type(one).__name__ for one in ids]
+        ordered = sorted(zip(kinds, ids, strict=True))
         if all(map(lt, ordered, ordered[1:])):
             return [client for _, client in ordered]
     except TypeError:
@@ -318,7 +319,3 @@ def in_order(ids: list[Any]) -> list[Any]:
         stacklevel=4,
     )
     return ids
-
-
-def _kind(client: Any) -> str:
-    return "number" if isinstance(client, (int, float, np.number)) else type(client).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -72,6 +72,20 @@ class Judgement:
     recheck_seed: int | None = None
 
 
+class Reading(NamedTuple):
+    """The clients to measure, and how their updates are read."""
+
+    clients: Sequence[int] | None = None
+    """None for all that the roster has not quarantined."""
+    about: int | None = None
+    """The client whose update is the origin, in place of the reference."""
+    scale: float | None = None
+    """Factor of the updates, which are then read in float64."""
+
+
+WHOLE = Reading()
+
+
 class Source(Protocol):
     """The updates of one round, wherever they are.
 
@@ -87,19 +101,8 @@ class Source(Protocol):
     def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
         """Return the sketch that "auto" stands for here, and a seed, drawn after the last update if none is given."""
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
-        """Measure these clients, or all that the roster has not quarantined, and last a trusted update.
-
-        Updates are taken from the reference, or from that of the client `about`, and read in float64 times `scale`.
-        """
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
+        """Measure clients, and last a trusted update."""
 
     def explain(self, clients: Sequence[int]) -> dict[int, str]:
         """Return why the numbers of these clients can't be used, whose norms are not finite, or too large."""

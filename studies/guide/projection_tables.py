@@ -7,7 +7,7 @@ as chance. Seeds that lack a cell are left out.
 
 from __future__ import annotations
 
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -52,11 +52,13 @@ def estimate(seeds: list[float]) -> tuple[float, float]:
 
 
 def lies(middle: float, half: float) -> str:
-    """Return where an interval lies.
+    """Return where an interval lies; nothing for a single seed, which has none.
 
     >>> lies(-0.2, 0.5), lies(-0.2, 1.0), lies(-3.0, 1.0)
     ('inside', 'across', 'outside')
     """
+    if isnan(half):
+        return ""
     return "inside" if abs(middle) + half < MARGIN else "outside" if abs(middle) - half > MARGIN else "across"
 
 
@@ -111,7 +113,7 @@ def cell_table(rows: pd.DataFrame) -> str:
 
 
 def findings(file: Path, control: str) -> str:
-    """Return what the pooled intervals say of the control, the placebo, and the knee of the response to the dose."""
+    """Return what the pooled intervals say of the control and the placebo, and where the other sketches' intervals lie."""
     rows = kept(file)
     if rows.empty or control not in set(rows.sketch):
         return f"*No pairs of runs are kept in {file.name} yet.*"
@@ -122,22 +124,19 @@ def findings(file: Path, control: str) -> str:
         change = f"it changes the last accuracy by {_shown(middle, half)} points"
         lost = f"does not lose: {change}, so these cells can't show a loss."
     said = [f"The control {label(control, rows)}, which must lose, {lost}"]
-    smallest = ""
+    found: dict[str, list[str]] = {"inside": [], "across": [], "outside": []}
     for sketch in sketches(rows):
         name, where = label(sketch, rows), lies(*pooled(changes(rows, sketch)))
         if PLACEBO in name:
             said.append(f"The placebo {name.removesuffix(PLACEBO)}, an isometry, lies {where} ±{MARGIN:g} point.")
-        elif where != "inside":
-            least = f"{smallest} is the smallest" if smallest else "No sketch is"
-            said.append(f"{least} inside ±{MARGIN:g} point; {name} lies {where} it.")
-            break
-        else:
-            smallest = name
+        elif sketch != control:
+            found[where].append(name)
+    said += [f"Of the others {where} it: {', '.join(names)}." for where, names in found.items() if names]
     return " ".join(said)
 
 
 def _shown(middle: float, half: float, digits: int = 2) -> str:
-    return f"{middle:+.{digits}f} ± {half:.{digits}f}"
+    return f"{middle:+.{digits}f}" + ("" if isnan(half) else f" ± {half:.{digits}f}")
 
 
 def _percent(value: Any) -> str:

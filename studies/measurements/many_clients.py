@@ -15,6 +15,7 @@ from bartizan.measure.sketches import Norms
 from bartizan.updates import parse_updates
 from studies.options import command
 from studies.rows import keep
+from studies.speed.peak_memory import of_process
 from studies.tables import table_of
 
 SHARE = 0.1  # of the clients that send the negative of an honest update
@@ -69,11 +70,11 @@ def measured(name, x, repeats):
     """Return a row of the table: the fastest call, and the most memory that any took beside the updates."""
     rule, seconds, most = rule_of(name, len(x)), [], 0
     for _ in range(repeats):
-        before = resident()
+        before = of_process("VmRSS:")
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         out, spent = machine.timed(lambda: bz.aggregate(x, rule, seed=1))
         seconds.append(spent)
-        most = max(most, resident("VmHWM") - before)
+        most = max(most, of_process("VmHWM:") - before)
     return {
         "rule": name,
         "clients": len(x),
@@ -81,8 +82,3 @@ def measured(name, x, repeats):
         "seconds": round(min(seconds), 3),
         "GB beside the updates": round(most / 1e9, 2),
     }
-
-
-def resident(of="VmRSS"):
-    """Return the bytes of this process that are in memory."""
-    return 1024 * int(Path("/proc/self/status").read_text().split(f"{of}:")[1].split()[0])

@@ -40,6 +40,8 @@ GROWTH = DOCS / "images" / "growth.png"
 PAGES = (
     DOCS / "results.md",
     ROOT / "studies" / "paper" / "notebook.md",
+    ROOT / "studies" / "theory" / "notebook.md",
+    ROOT / "studies" / "measurements" / "notebook.md",
     DOCS / "explanation" / "speed.md",
     DOCS / "guides" / "choosing.md",
     DOCS / "reference" / "models.md",

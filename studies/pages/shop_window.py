@@ -90,7 +90,7 @@ def deployments(folder: Path) -> list[Deployment]:
             METRICS["perplexity"],
         ),
         Deployment(
-            "text, 20 clients of which 6 attack, perplexity (lower is better)",
+            "text, 20 clients of which 6 attack by sign flips or Min-Max, perplexity (lower is better)",
             "bartizan sweep studies/pages/text.toml",
             trained(folder / "window-text.jsonl"),
             METRICS["perplexity"],

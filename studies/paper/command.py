@@ -33,8 +33,7 @@ def run(
     ] = "budgeted",
     workers: Annotated[int, "runs at a time; times need one"] = 1,
     sketch: Annotated[
-        Literal["rotated", "achlioptas"] | None,
-        "of PDR, where a cell can take it (default rotated, or achlioptas)",
+        Literal["rotated", "achlioptas"] | None, "of PDR, where a cell can take it (default rotated, or achlioptas)"
     ] = None,
     data: Annotated[Path | None, "the folder of the images"] = None,
     out: Annotated[Path, "the folder for the runs"] = OUT,

@@ -144,7 +144,7 @@ def compare(where: Path) -> Comparison:
         if setting not in positions():
             others += 1
             continue
-        letter = letters.setdefault(protocol, _letter(len(letters)))
+        letter = letters.setdefault(protocol, chr(ord("A") + len(letters) % 26) * (1 + len(letters) // 26))
         seeds = found.setdefault((setting, letter), {})
         if one.seed not in seeds or seeds[one.seed].rounds < one.rounds:  # of copies of a run the longest counts
             seeds[one.seed] = one
@@ -307,10 +307,6 @@ def failed(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> bool:
 def accuracies(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> list[float]:
     """Return the accuracies of the runs that converged, in percent."""
     return [run.accuracy_percent for run in runs if run.accuracy_percent is not None]
-
-
-def _letter(number: int) -> str:
-    return chr(ord("A") + number % 26) * (1 + number // 26)
 
 
 def _differences(pairs: Iterable[tuple[PaperValue | RunSummary, PaperValue | RunSummary]]) -> list[float]:

@@ -19,7 +19,7 @@ from bartizan.lab.runs.folder import recorded
 from bartizan.records import require_writable
 from studies.paper.cells import PaperCell
 from studies.paper.kept_runs import RunSummary
-from studies.paper.paper_protocol import BUDGETED, ROUNDS, experiment, rule_text, sketches_of
+from studies.paper.paper_protocol import experiment, rule_text, sketches_of
 
 
 def time_limit(minutes: float | None) -> Callable[[], bool]:
@@ -52,34 +52,16 @@ class OutOfTimeError(Exception):
     """The time is over."""
 
 
-def plan(
-    cells: Sequence[PaperCell],
-    *,
-    rounds: int = ROUNDS,
-    seeds: int = 1,
-    sketch: str | None = None,
-    protocol: str = BUDGETED,
-    data: Path | None = None,
-    device: str = "auto",
-    changes: Sequence[str] = (),
-) -> list[Job]:
+def plan(cells: Sequence[PaperCell], *, seeds: int = 1, sketch: str | None = None, **settings: Any) -> list[Job]:
     """Return the runs in their order: all cells with one seed before any with the next.
 
-    `sketch` is for the cells that can be run with it; the others keep their own.
+    `sketch` is for the cells that can be run with it; the others keep their own. `settings` are of `experiment`.
     """
     jobs: dict[str, Job] = {}
     for seed in range(seeds):
         for cell in cells:
-            one = experiment(
-                cell,
-                seed=seed,
-                rounds=rounds,
-                sketch=sketch if sketch in sketches_of(cell) else None,
-                protocol=protocol,
-                data=data,
-                device=device,
-                changes=changes,
-            )
+            own = sketch if sketch in sketches_of(cell) else None
+            one = experiment(cell, seed=seed, sketch=own, **settings)
             # A cell of the k/s table can be one of the large table as well: it runs once.
             jobs.setdefault(one.id, Job(cell, one))
     return list(jobs.values())

@@ -24,7 +24,8 @@ def watched(call: Callable[[], T], device: str) -> tuple[T, int | None]:
     before = _reset(device)
     result = call()
     machine.synchronise(device)
-    peak = _peak(device)
+    on_gpu = device == "cuda"
+    peak = machine.torch_for("device='cuda'").cuda.max_memory_allocated() if on_gpu else of_process("VmHWM:")
     return result, None if before is None or peak is None else max(0, peak - before)
 
 
@@ -46,12 +47,6 @@ def _reset(device: str) -> int | None:
     except OSError:
         return None
     return of_process("VmRSS:")
-
-
-def _peak(device: str) -> int | None:
-    if device == "cuda":
-        return int(machine.torch_for("device='cuda'").cuda.max_memory_allocated())
-    return of_process("VmHWM:")
 
 
 def of_process(name: str) -> int | None:

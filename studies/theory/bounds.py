@@ -56,21 +56,23 @@ def axes_kept(k: int, mixing: int, per_block: tuple[int, ...], delta: float) -> 
     return 1 - high
 
 
+def checked_counts(rule: str, n_clients: int, n_byzantine: int, least: int) -> tuple[int, int]:
+    """Return both counts; raise ValueError if a rule withstands so many attackers among more clients only."""
+    if n_clients < least:
+        raise ValueError(f"{rule} with n_byzantine={n_byzantine} needs at least {least} clients, got {n_clients}.")
+    return n_clients, n_byzantine
+
+
 def krum_constant(n_clients: int, n_byzantine: int) -> float:
     r"""Return the K of Krum in :math:`\|F(x) - \bar x_S\|^2 \le K \, V_S(x)`, for all x and all S of M - f clients.
+
+    It is the same for MultiKrum with any number of selected clients up to M - f.
 
     >>> round(krum_constant(50, 15), 2)
     11.05
     """
-    M, f = n_clients, n_byzantine
-    if 2 * f + 3 > M:
-        raise ValueError(f"Krum with n_byzantine={f} needs at least {2 * f + 3} clients, got {M}.")
+    M, f = checked_counts("Krum", n_clients, n_byzantine, 2 * n_byzantine + 3)
     return 6 * (M - f) / (M - 2 * f - 1)
-
-
-def multi_krum_constant(n_clients: int, n_byzantine: int) -> float:
-    """Return the same K of MultiKrum, for any number of selected clients up to M - f: Krum's."""
-    return krum_constant(n_clients, n_byzantine)
 
 
 def bulyan_constant(n_clients: int, n_byzantine: int) -> float:
@@ -79,9 +81,7 @@ def bulyan_constant(n_clients: int, n_byzantine: int) -> float:
     >>> round(bulyan_constant(50, 11), 1)
     40.9
     """
-    M, f = n_clients, n_byzantine
-    if 4 * f + 3 > M:
-        raise ValueError(f"Bulyan with n_byzantine={f} needs at least {4 * f + 3} clients, got {M}.")
+    M, f = checked_counts("Bulyan", n_clients, n_byzantine, 4 * n_byzantine + 3)
     return 6 * (M - f) * (1 + sum(1 / r for r in range(1, M - 2 * f))) / (M - 2 * f)
 
 
@@ -91,9 +91,7 @@ def mda_constant(n_clients: int, n_byzantine: int) -> float:
     >>> round(mda_constant(50, 15), 1)
     51.4
     """
-    M, f = n_clients, n_byzantine
-    if 2 * f >= M:
-        raise ValueError(f"MDA with {f} attackers needs more than {2 * f} clients, got {M}.")
+    M, f = checked_counts("MDA", n_clients, n_byzantine, 2 * n_byzantine + 1)
     return 8 * f**2 / (M - f)
 
 
@@ -103,9 +101,7 @@ def geometric_median_constant(n_clients: int, n_byzantine: int) -> float:
     >>> geometric_median_constant(50, 15)
     12.25
     """
-    M, f = n_clients, n_byzantine
-    if 2 * f >= M:
-        raise ValueError(f"The geometric median with {f} attackers needs more than {2 * f} clients, got {M}.")
+    M, f = checked_counts("GeometricMedian", n_clients, n_byzantine, 2 * n_byzantine + 1)
     return 4 * ((M - f) / (M - 2 * f)) ** 2
 
 

@@ -115,11 +115,7 @@ Results = Sequence[tuple[TrainingCase, simulation.Result]]
 def cases() -> list[TrainingCase]:
     """Return all attacks at b = 0.3 (searches on one problem), six at 0.1, none at 0, and horizons for the rate."""
     rounds, seeds = 20, 2
-    attacks = {
-        0.0: ("none",),
-        0.1: SIX_ATTACKS,
-        0.3: simulation.ATTACKS,
-    }
+    attacks = {0.0: ("none",), 0.1: SIX_ATTACKS, 0.3: simulation.ATTACKS}
     found = [
         TrainingCase(problem, rule, projected, round(b * M), attack, rounds, seeds)
         for problem in PROBLEMS

@@ -114,11 +114,7 @@ def test_after_some_rounds_in_a_row_with_too_few_nodes_the_run_ends_and_can_go_o
 @pytest.mark.parametrize("trains", [True, False], ids=["beside training", "alone"])
 def test_an_evaluation_without_enough_nodes_is_left_out(trains, caplog):
     strategy = RobustStrategy(
-        bz.MultiKrum(2),
-        fraction_train=float(trains),
-        min_evaluate_nodes=8,
-        connect_timeout=0.1,
-        max_missed_rounds=2,
+        bz.MultiKrum(2), fraction_train=float(trains), min_evaluate_nodes=8, connect_timeout=0.1, max_missed_rounds=2
     )
     result = strategy.start(LocalGrid(dict.fromkeys(range(7), evaluates(0.5))), as_record(arrays()), num_rounds=4)
     assert not result.evaluate_metrics_clientapp

@@ -66,11 +66,7 @@ def test_a_loop_of_ones_own_adds_results_as_they_are(rule):
             reputation.add_result(r.close(expected=[*names, "cal"]))
     suspects = {one.node: one.record for one in reputation.suspects(1e-3)}
     left_out = {"eve": "left out of 9 of 9 rounds"} if isinstance(rule, bz.MultiKrum) else {}
-    assert suspects == {
-        "dan": "quarantined in 9 of 9 rounds",
-        "cal": "failed in 9 of 9 rounds",
-        **left_out,
-    }
+    assert suspects == {"dan": "quarantined in 9 of 9 rounds", "cal": "failed in 9 of 9 rounds", **left_out}
     assert all(isinstance(one, bz.Suspect) for one in reputation.suspects())
 
 

@@ -94,11 +94,7 @@ def test_rules_and_attacks_work_on_adapters_and_no_honest_client_is_quarantined(
 
 
 @pytest.mark.parametrize(
-    ("rank", "note"),
-    [
-        (10, ""),
-        (11, "model.adapters = 11 is above the width of 1 of 1 linear layers"),
-    ],
+    ("rank", "note"), [(10, ""), (11, "model.adapters = 11 is above the width of 1 of 1 linear layers")]
 )
 def test_a_rank_above_the_width_of_a_layer_is_told_in_the_first_round(rank, note):
     training = Training(ADAPTED.with_settings([f"model.adapters={rank}"]), "cpu")

@@ -41,10 +41,7 @@ def test_a_batch_is_its_images_normalised(shape, device):
 
 @pytest.mark.parametrize(
     ("scaling", "mean", "std"),
-    [
-        ("imagenet", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-        ("symmetric", [127 / 255] * 3, [128 / 255] * 3),
-    ],
+    [("imagenet", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]), ("symmetric", [127 / 255] * 3, [128 / 255] * 3)],
 )
 def test_pixels_are_scaled_as_pretrained_networks_want_them(scaling, mean, std):
     data = images()

@@ -26,13 +26,7 @@ def test_exact_is_chosen_for_few_clients_and_never_again_once_projecting_is_chea
 
 @pytest.mark.parametrize(
     ("clients", "dim", "exact"),
-    [
-        (4, 100_000, True),
-        (16, 100_000, False),
-        (32, 1_000_000, False),
-        (50, 11_200_000, False),
-        (10, 10_000, True),
-    ],
+    [(4, 100_000, True), (16, 100_000, False), (32, 1_000_000, False), (50, 11_200_000, False), (10, 10_000, True)],
 )
 def test_the_table_decides_as_was_measured_away_from_the_crossover(clients, dim, exact):
     """Cells of the crossover table in docs/guides/choosing.md whose two times differ by a third or more."""

@@ -232,11 +232,7 @@ def given(value, **about):
 
 @pytest.mark.parametrize(
     ("settings", "weight"),
-    [
-        ({}, 1 / 3),
-        ({"sizes": "reported", "size_cap": 50}, 50 / 70),
-        ({"sizes": {"a": 2, "b": 1, "c": 1}}, 0.5),
-    ],
+    [({}, 1 / 3), ({"sizes": "reported", "size_cap": 50}, 50 / 70), ({"sizes": {"a": 2, "b": 1, "c": 1}}, 0.5)],
 )
 def test_sizes_count_on_request_only(settings, weight):
     aggregator = RobustAggregator("mean", **settings)

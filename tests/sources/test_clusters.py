@@ -24,13 +24,7 @@ def needs(engine):
 def run(engine, scenario, folder):
     """What each process that makes the call tells: one, or one per rank."""
     needs(engine)
-    program = [
-        sys.executable,
-        str(ROOT / "tests/support/partitioned_clusters.py"),
-        engine,
-        scenario,
-        str(folder),
-    ]
+    program = [sys.executable, str(ROOT / "tests/support/partitioned_clusters.py"), engine, scenario, str(folder)]
     ranks = ["0", "1", "2"] if engine == "torch" else [""]
     processes = [
         subprocess.Popen([*program, *filter(None, [rank])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -235,10 +235,7 @@ def test_state_dicts_of_dtensors_with_a_group_or_an_offset_or_other_points_are_r
         ({"offset": 3}, "rank 0: DTensors have no offset"),
         ({"reference": None, "trusted": np.zeros(3)}, "rank 0: trusted must hold DTensors that are placed as"),
         ({"placements": PLACED | {"norm": "plain"}}, "rank 0: No client's DTensors .* entry 'norm' is no DTensor"),
-        (
-            {"reference": {name: a for name, a in point.items() if name != "b"}},
-            "rank 0: reference must hold DTensors",
-        ),
+        ({"reference": {name: a for name, a in point.items() if name != "b"}}, "rank 0: reference must hold DTensors"),
     ):
         all_raise(ranks([((bz.Krum(2),), "states", call | more)] * 3), "ValueError", wanted)
 

@@ -78,13 +78,13 @@ def test_sketches_of_fewer_cells_are_compared_on_these_and_other_counts_of_attac
     assert line(text, "| `caf`")[-1] == ""
 
 
-def test_findings_name_the_control_the_placebo_and_the_knee(written):
+def test_findings_name_the_control_the_placebo_and_where_the_others_lie(written):
     level = lambda points: lambda cell, seed: points + 0.1 * (seed - 2)  # noqa: E731
     own = {"rotated 1024": level(0.0), "rotated 256": level(-0.3), "rotated 64": level(-1.1)}
     said = tables.findings(written(rows({**own, "gaussian 2": level(-9.0)})), "gaussian 2")
     assert said.startswith("The control Gaussian(2), which must lose, loses 9.00 ± 0.20 points: a loss")
     assert "The placebo Rotated(1024), an isometry, lies inside ±1 point." in said
-    assert said.endswith("Rotated(256) is the smallest inside ±1 point; Rotated(64) lies across it.")
+    assert said.endswith("Of the others inside it: Rotated(256). Of the others across it: Rotated(64).")
     said = tables.findings(written(rows({**own, "gaussian 2": level(+9.0)})), "gaussian 2")
     assert (
         "does not lose: it changes the last accuracy by +9.00 ± 0.20 points, so these cells can't show a loss." in said
@@ -92,7 +92,7 @@ def test_findings_name_the_control_the_placebo_and_the_knee(written):
     own["rotated 256"] = level(-2.0)
     said = tables.findings(written(rows({**own, "gaussian 2": level(-1.1)})), "gaussian 2")
     assert "does not lose: it changes the last accuracy by -1.10" in said  # its interval reaches into ±1 point
-    assert said.endswith("No sketch is inside ±1 point; Rotated(256) lies outside it.")
+    assert said.endswith("Of the others across it: Rotated(64). Of the others outside it: Rotated(256).")
 
 
 def test_without_rows_the_tables_say_so(tmp_path):

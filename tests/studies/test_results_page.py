@@ -17,7 +17,7 @@ def test_pages_and_figures_are_what_the_command_makes_of_the_kept_results(capsys
 
 
 def test_a_number_that_was_changed_by_hand_is_found(monkeypatch, tmp_path):
-    copies = [tmp_path / path.name for path in module.PAGES]
+    copies = [tmp_path / f"{number}-{path.name}" for number, path in enumerate(module.PAGES)]
     for path, copy in zip(module.PAGES, copies, strict=True):
         copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(module, "PAGES", copies)
@@ -45,6 +45,8 @@ def test_no_group_of_rows_lacks_an_engine_that_another_rule_has():
         assert {(machine, dim, rule, label) for label in (speed_tables.PDR, "bartizan exact")} <= had
     for machine, dim in {(machine, dim) for machine, dim, *_ in had}:
         others = {label for label in speed_tables.OTHERS if "H200" in machine or label != "bartizan achlioptas"}
+        # Half an hour of the machine is not enough for slower engines at VGG16's size.
+        others = others if dim <= speed_tables.RESNET18 else {"byzfl"}
         assert {(machine, dim, "krum", label) for label in (speed_tables.PDR, *others)} <= had
 
 

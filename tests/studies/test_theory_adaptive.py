@@ -47,17 +47,6 @@ def test_a_leaked_seed_breaks_the_projected_rule_without_checks_which_quarantine
         assert (line["caught"], line["accused"]) == (1, 0), line
 
 
-@pytest.mark.parametrize("attack", adaptive.ATTACKS)
-@pytest.mark.parametrize("length", [STANDS_OUT, DROWNS])
-def test_with_fresh_seeds_none_exceeds_the_projected_bound_nor_with_checks_if_the_seed_is_known(lines, attack, length):
-    for line in of(lines, attack=attack, seed="fresh", length=length):
-        assert max(line["unchecked"], line["checked"]) < 1, line
-        assert line["accused"] == 0, line
-    if attack != "blind-collision":
-        for line in of(lines, attack=attack, seed="leaked", length=length):
-            assert line["checked"] < 1, line
-
-
 def test_a_mirror_of_what_drowns_in_noise_is_not_quarantined(lines):
     """Nor is it farther off than honest clients are."""
     for line in of(lines, attack="null-space-mirror", seed="leaked", length=DROWNS):

@@ -17,7 +17,6 @@ import torch
 
 import bartizan as bz
 from bartizan.updates.files import create_update, open_update
-from places import KINDS, put
 
 RNG = np.random.default_rng(0)
 
@@ -43,14 +42,6 @@ def test_a_header_that_claims_more_than_the_file_has_asks_for_no_memory(tmp_path
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_regular_files_are_opened_and_others_not_waited_for(kind, tmp_path):
-    for name in ("x.npy", "x.safetensors"):
-        put(kind, tmp_path / name)
-        with pytest.raises((ValueError, OSError), match=f"not a regular file|folder|symbolic links: .*{name}"):
-            open_update(tmp_path / name)
 
 
 def test_a_plain_file_is_an_array_of_what_the_caller_says(tmp_path):

@@ -183,5 +183,5 @@ class _Judgement:
 
 
 def _moved(array: Array, change: Array) -> Array:
-    """Return the model's array after a change; booleans have none, and are as most nodes sent them."""
+    """Return an array of the model after a change; booleans are what most nodes sent."""
     return change if array.dtype.kind == "b" else np.asarray(array + change, dtype=array.dtype)

@@ -56,7 +56,7 @@ class CommittedNodes:
 
     @property
     def clients(self) -> list[int]:
-        """The nodes whose sketches came."""
+        """The nodes that sent sketches."""
         return [int(node) for node in self._opened.transcript.sketched]
 
     @property

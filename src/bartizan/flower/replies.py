@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
@@ -28,6 +28,7 @@ from bartizan.updates.layout import FLOATS
 STYPE = "numpy.ndarray"
 MAX_METRIC_BYTES = 2**20  # of one node, that are kept until the round is over
 log = logging.getLogger("flwr")
+M = TypeVar("M")
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -164,6 +165,37 @@ def aggregate_metrics(contents: list[RecordDict], key: str, function: MetricsFun
         log.warning("The app's function for metrics raised %s; this round has none.", reason)
         return MetricRecord()
     return metrics or MetricRecord()
+
+
+def evaluation_metrics(
+    replies: Iterable[Message], trusted: Container[int] | None, key: str, function: MetricsFunction
+) -> MetricRecord | None:
+    """Aggregate the metrics of the trusted nodes' replies to an evaluation, or of all nodes if `trusted` is None."""
+    found: dict[int, Any] = {}
+    failed: dict[int, str] = {}
+    untrusted: set[int] = set()
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            failed.setdefault(node, short(reply.error.reason))
+        elif trusted is not None and node not in trusted:
+            untrusted.add(node)
+        elif node not in found:
+            found[node] = without_arrays(reply.content, function)
+    if found or untrusted or failed:
+        counts = (len(found), len(failed), len(untrusted))
+        log.info("aggregate_evaluate: used metrics of %d nodes; %d failed, %d not trusted in training", *counts)
+    for node, reason in failed.items():
+        log.warning("\t> Node %d failed: %s", node, reason)
+    return aggregate_metrics([found[node] for node in sorted(found)], key, function) if found else None
+
+
+def keep(metrics: dict[int, M], server_round: int, of_round: M | None) -> M | None:
+    """Add the metrics of a round to those of the run, if there are any; log and return them."""
+    if of_round is not None:
+        log.info("\t└──> MetricRecord: %s", of_round)
+        metrics[server_round] = of_round
+    return of_round
 
 
 def _numbers(content: RecordDict) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -28,6 +28,8 @@ from bartizan.flower.replies import (
     aggregate_metrics,
     arrays_of,
     as_record,
+    evaluation_metrics,
+    keep,
     medians,
     records_of,
     reported_size,
@@ -48,7 +50,6 @@ from bartizan.updates.layout import Unreadable
 from bartizan.watch.base import Guarded, Watch
 
 AnyRound = Round[Any] | AdapterRound
-M = TypeVar("M")
 log = logging.getLogger("flwr")
 
 
@@ -206,7 +207,7 @@ class RobustStrategy(FedAvg):
 
             def evaluate_globally(t: int) -> MetricRecord | None:
                 metrics = None if evaluate_fn is None else evaluate_fn(t, result.arrays)
-                return _keep(result.evaluate_metrics_serverapp, t, metrics)
+                return keep(result.evaluate_metrics_serverapp, t, metrics)
 
             evaluate_globally(saved.round)
             for t in range(saved.round + 1, num_rounds + 1):
@@ -219,10 +220,10 @@ class RobustStrategy(FedAvg):
                     self._exchange = (streaming, timeout)
                 updated, metrics = self.aggregate_train(t, replies)
                 result.arrays = result.arrays if updated is None else updated
-                _keep(result.train_metrics_clientapp, t, metrics)
+                keep(result.train_metrics_clientapp, t, metrics)
                 asked = self.configure_evaluate(t, result.arrays, evaluate, streaming)
                 replies = streaming.send_and_receive(asked, timeout=timeout)
-                _keep(result.evaluate_metrics_clientapp, t, self.aggregate_evaluate(t, replies))
+                keep(result.evaluate_metrics_clientapp, t, self.aggregate_evaluate(t, replies))
                 metrics = evaluate_globally(t)
                 if self._line is not None:
                     line, self._line = self._line, None
@@ -297,35 +298,15 @@ class RobustStrategy(FedAvg):
         return self._model.record, metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate the metrics of the nodes whose last training was trusted: medians, or the app's own function.
-
-        Nodes that never trained are not heard, unless nobody trains (`fraction_train=0`).
-        """
-        found: dict[int, Any] = {}
-        failed: dict[int, str] = {}
-        untrusted: set[int] = set()
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            if reply.has_error():
-                failed.setdefault(node, short(reply.error.reason))
-            elif self.fraction_train != 0.0 and node not in self._trusted:
-                untrusted.add(node)
-            elif node not in found:
-                found[node] = without_arrays(reply.content, self.evaluate_metrics_aggr_fn)
-        if found or untrusted or failed:
-            counts = (len(found), len(failed), len(untrusted))
-            log.info("aggregate_evaluate: used metrics of %d nodes; %d failed, %d not trusted in training", *counts)
-        for node, reason in failed.items():
-            log.warning("\t> Node %d failed: %s", node, reason)
-        if not found:
-            return None
-        return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
+        """Aggregate the metrics of the nodes whose last training was trusted, or of all if nobody trains."""
+        trusted = None if self.fraction_train == 0.0 else self._trusted
+        return evaluation_metrics(replies, trusted, self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
     def _streaming(self, grid: Grid, limits: Limits) -> StreamingGrid:
         return StreamingGrid(grid, limits, self._on_send)
 
     def _connected(self, grid: Grid, fraction: float, least: int) -> Any:
-        """Wait for enough nodes and return a grid that has them; None, with `_missing` set, if they do not come."""
+        """Wait for enough nodes and return a grid with them; None, with `_missing` set, if too few connect."""
         if fraction == 0.0:  # FedAvg asks nobody
             return grid
         # A round that has waited for its training does not wait again for its evaluation.
@@ -429,11 +410,3 @@ class RobustStrategy(FedAvg):
         rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
         more = {} if self.adapters is None else {"adapters": repr(self.adapters)}
         return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy), **more}
-
-
-def _keep(metrics: dict[int, M], server_round: int, of_round: M | None) -> M | None:
-    """Add the metrics of a round to those of the run, if there are any; log and return them."""
-    if of_round is not None:
-        log.info("\t└──> MetricRecord: %s", of_round)
-        metrics[server_round] = of_round
-    return of_round

@@ -26,24 +26,14 @@ from bartizan.measure.geometry import (
 )
 from bartizan.measure.measurements import ROWS_FROM_CLIENTS, Measurements
 from bartizan.measure.row_points import stripe_rows
-from bartizan.measure.sketches import (
-    LEAST_K,
-    PROBABILITY_OF_ERROR,
-    Exact,
-    Norms,
-    Projection,
-    Rotated,
-    Sketch,
-)
+from bartizan.measure.sketches import LEAST_K, PROBABILITY_OF_ERROR, Exact, Norms, Projection, Rotated, Sketch
 from bartizan.rules.base import Decision
-from bartizan.source import AnyRule, Judgement, Roster, Source
+from bartizan.source import AnyRule, Judgement, Reading, Roster, Source
 
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()
-MAX_RECHECK_BYTES = (
-    2**29
-)  # of the second sketches of many clients, which are held about the origin and about the medoid
+MAX_RECHECK_BYTES = 2**29  # of the second sketches of many clients, of which two copies are held
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
 GRANTED = (
@@ -130,10 +120,10 @@ def is_ordinary(measured: Measurements, roster: Roster) -> bool:
 
 
 def enlarged(source: Source, measured: Measurements) -> Measurements:
-    """The measurements of updates times a power of two, if most are so tiny that their squares underflow."""
+    """Return measurements of the updates times a power of two, if the squares of most would underflow."""
 
     def measure(sketch: Sketch, scale: float) -> Measurements:
-        return source.measure(sketch, measured.seed, clients=measured.clients, scale=scale).on_host()
+        return source.measure(sketch, measured.seed, Reading(measured.clients, scale=scale)).on_host()
 
     def norms(scale: float) -> Floats:
         return np.asarray(measure(Norms(), scale).squared_norms[:M])
@@ -217,8 +207,8 @@ def geometry_of(
         client, clients = measured.clients[row], measured.clients
         if client not in looks or not set(clients) <= set(looks[client].clients):
             looks.clear()
-            again = source.measure(measured.sketch, measured.seed, clients=clients, about=client, scale=measured.scale)
-            looks[client] = again.on_host()
+            reading = Reading(clients, client, measured.scale)
+            looks[client] = source.measure(measured.sketch, measured.seed, reading).on_host()
         again = looks[client].of(clients)
         found: Floats = again.sketches if measured.by_rows else again.on_host().gram
         return found
@@ -327,7 +317,7 @@ class Recheck:
         known = set() if self.read is None else set(self.read.clients)
         new = [client for client in clients if client not in known]
         if self.read is None or new:
-            reading = self.source.measure(self.sketch, self.seed, clients=new, scale=self.scale)
+            reading = self.source.measure(self.sketch, self.seed, Reading(new, scale=self.scale))
             self.read = reading if self.read is None else Measurements.joined([self.read, reading])
         if self.compared is None or not set(clients) <= set(self.compared.clients):
             self.compared, self.looks = self.read.of(clients).on_host(), {}

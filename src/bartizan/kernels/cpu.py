@@ -333,11 +333,11 @@ def _pointer(typing_context, address):
 
 
 def emit_prefetch(builder, pointer):
-    """Prefetch a number into the second cache: the first one is full of sums."""
+    """Prefetch a number into all caches."""
     i32 = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
-    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), i32(0), i32(2), i32(1)])
+    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), i32(0), i32(3), i32(1)])
 
 
 @intrinsic
@@ -480,7 +480,7 @@ def _piece(ends, column):
 
 @njit(cache=True, nogil=True)
 def _fill(rows, m, low, out):
-    """Copy the numbers of row m from column `low` on, with zeros behind the last column."""
+    """Copy row m from column `low` on into `out`, and pad with zeros behind the last column."""
     ends = rows.ends
     count = max(0, min(out.size, ends[-1] - low))
     done, e = 0, _piece(ends, low)
@@ -956,7 +956,7 @@ def rotation_of(k: int, mixing: int) -> Any:
     def rotate(rows, unit, like, origin, words, out, norms, first, last):
         scratch, cells = np.empty(k, like.dtype), np.zeros(n * (L + PAD_CELLS), like.dtype)
         for i in range(first, last):
-            m, part = divmod(i, norms.shape[1])
+            part, m = divmod(i, len(norms))  # a part's words, and its origin, stay in cache for all rows
             begin, end, norm = unit * part, min(unit * (part + 1), len(words)), 0.0
             for block in range(begin, end):
                 row = tile(rows, m, block * k, None, scratch)
@@ -1036,7 +1036,8 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
     """Add a block to the cells, and return its squared norm about the origin.
 
     For most numbers of sub-blocks in vectors, unrolled: half of the butterfly stages on the way in, half on the way
-    out. No CPU predicts loads that are so far apart: each prefetches the numbers that the next block needs there.
+    out. CPUs predict neither loads that are so far apart nor those of swapped lanes: the next block is prefetched line
+    by line, in the order of addresses, a few lines between two stores; more at once would wait for each other.
     """
     signature, L = types.float64(row, origin, low, words, n, L, cells), L.literal_value
 
@@ -1073,8 +1074,11 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             sign = b.and_(b.shl(signs[i // 32], splat(8 * size - 1 - i % 32)), splat(1 << 8 * size - 1))
             return b.bitcast(b.xor(b.bitcast(v, bits), sign), vector)
 
-        def prefetch(array, index):
-            emit_prefetch(b, b.gep(array, [b.add(index, i64(N * L))]))
+        def ahead(array, count, lane):
+            """Return the cache lines of a lane's share of a block's numbers: of the lane L + V later."""
+            first = b.udiv(b.mul(b.add(lane, i64(L + V)), i64(count)), i64(L))
+            per_line = LINE_BYTES // context.get_abi_sizeof(array.type.pointee)
+            return [b.gep(array, [b.add(first, i64(i))]) for i in range(0, count * V // L, per_line)]
 
         def mixed(v):
             h = len(v) // 2
@@ -1093,7 +1097,6 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             if origin == types.none:
                 return load(x, index)
             about = b.gep(data(1), [arguments[2]])
-            prefetch(about, index)
             wide = ir.VectorType(max(real, about.type.pointee, key=context.get_abi_sizeof), V)
             x, about = (v if v.type == wide else b.fpext(v, wide) for v in (load(x, index), load(about, index)))
             return b.fsub(x, about) if wide == vector else b.fptrunc(b.fsub(x, about), vector)
@@ -1102,11 +1105,13 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
         squares = cgutils.alloca_once_value(b, ir.Constant(vector, [0.0] * V))
         swapped = swapping(b, features, vector)
         with cgutils.for_range_slice(b, i64(0), i64(L), i64(V), i64) as (lane, _):
+            later = ahead(x, N * L, lane) + ahead(w, reference.rotation_words(N * L, N), lane)
+            if origin != types.none:
+                later += ahead(b.gep(data(1), [arguments[2]]), N * L, lane)
             signs, half, few = signs_of(lane), [None] * N, 1 << (N.bit_length() - 1) // 2
             for rows in (range(q, N, few) for q in range(few)):
                 v = []
                 for c in rows:
-                    prefetch(x, b.add(lane, i64(c * L)))
                     jump = b.and_(drawn(c), i64((L - 1) & -V))
                     v.append(swapped(centred(x, b.add(b.xor(lane, jump), i64(c * L))), b.load(at_drawn(c))))
                 square = b.fmul(v[0], v[0])
@@ -1117,6 +1122,8 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
                     half[c] = a
             for rows in (range(q, q + few) for q in range(0, N, few)):
                 for c, a in zip(rows, mixed([half[c] for c in rows]), strict=True):
+                    for line in later[c::N]:
+                        emit_prefetch(b, line)
                     offset = b.lshr(drawn(c), i64(33 - L.bit_length()))
                     cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), i64(c * (L + PAD_CELLS)))
                     place = at(to, cell, vector)

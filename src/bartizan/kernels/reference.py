@@ -155,7 +155,7 @@ def unpacked(w: Array, k: int, mixing: int) -> tuple[Array, Array, Array, Array]
 
 
 def swapped(x: Array, swaps: Array) -> Array:
-    """Move lane l of each row r, (..., n, L), to lane l XOR swaps[r]."""
+    """Move lane l of each row r of an (..., n, L) array to lane l XOR swaps[r]."""
     lanes = np.arange(x.shape[-1]) ^ swaps[:, None]
     return np.take_along_axis(x, np.broadcast_to(lanes, x.shape), axis=-1)
 
@@ -217,7 +217,7 @@ def gaussian(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array,
 
 
 def gaussian_columns(words: Array) -> Floats:
-    """Return the matrix's columns, one per row, from their words, (w, 2k)."""
+    """Return columns of the matrix as rows, from their (w, 2k) random words."""
     k = words.shape[1] // 2
     u = (words.reshape(-1, k, 2) + 0.5) / 2**32
     normal: Floats = np.sqrt(-2 * np.log(u[..., 0])) * np.cos(2 * np.pi * u[..., 1]) / np.sqrt(k)

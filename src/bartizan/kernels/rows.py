@@ -91,7 +91,7 @@ class Rows:
 
     @property
     def table(self) -> Table:
-        """The table with always the same types, so that numba compiles the kernels once."""
+        """The table in fixed types, so that numba compiles the kernels once."""
         return self.pieces if self.pieces.fill == 0 else self._compiled_table
 
     @cached_property

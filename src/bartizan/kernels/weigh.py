@@ -555,7 +555,7 @@ def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
 
 @part
 def _change_degrees(degrees, far, vertex, step):
-    """Take a vertex out of the graph (step -1) or put it back (1); the degree of one that is out is below 0."""
+    """Remove a vertex from the graph (step -1) or restore it (1). A removed vertex has a negative degree."""
     neighbours = far[vertex]
     for i in range(u64(len(degrees))):
         degrees[i] += step * neighbours[i]

@@ -249,7 +249,7 @@ class Geometry:
 
     @property
     def spread(self) -> float:
-        """The medoid's median squared distance to the clients, its own 0 among them."""
+        """Median squared distance from the medoid to all clients, itself included."""
         return self.points.spread if isinstance(self.points, RowPoints) else self.points.distances[2]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The measurements of one round: what one pass over the columns tells of the clients, as arrays alone."""
+"""The measurements of one round: the arrays that one pass over the columns computes of the clients."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Measurements:
 
     @cached_property
     def shown(self) -> Floats:
-        """Squared norms as sketched, on the host."""
+        """Squared norms of the sketches, on the host."""
         if not self.by_rows:
             return np.asarray(self.gram.diagonal())
         from bartizan.kernels import row_passes

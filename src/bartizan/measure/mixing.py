@@ -40,7 +40,7 @@ class MixingMatrix(ABC):
 
     @abstractmethod
     def mix(self, X: Floats, centre: Floats, out: Floats) -> None:
-        """Write A (X - centre)."""
+        """Write A (X - centre) into `out`; A is this matrix."""
 
     @abstractmethod
     def back(self, weights: Floats) -> Floats:
@@ -48,7 +48,7 @@ class MixingMatrix(ABC):
 
     @abstractmethod
     def stripe(self, first: int, last: int) -> Floats:
-        """Return some rows as numbers."""
+        """Return rows first:last of A as a dense array."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         n, M = self.shape

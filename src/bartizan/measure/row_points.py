@@ -89,9 +89,10 @@ class RowPoints:
         return best, spread
 
     def _closest(self, candidates: Array, about: int) -> tuple[int, float]:
-        """Return which of these clients has the least median squared distance to all, and that.
+        """Return the candidate with the least median squared distance to all clients, and that distance.
 
-        Digits are those of distances to the client `about`: a distant one is good enough to find one that is not.
+        Distances are computed about the client `about`. Even about a distant client they are accurate enough to find
+        a closer one.
         """
         from bartizan.kernels import row_passes
 
@@ -133,7 +134,7 @@ class RowPoints:
         return self.squared_distances_from(-1)
 
     def squares_to_mean(self, weights: Floats) -> Floats:
-        """Return the squared distances to the mean by weights; what they lack of sum 1 lies at the origin."""
+        """Return squared distances to the weighted mean; the weight that is missing to 1 is on the origin."""
         heaviest = int(weights.argmax())
         centre = self.rows[heaviest if weights[heaviest] > 0.5 else self.medoid]
         mean, rest = self.weighted(centre, weights), 1 - weights.sum()
@@ -151,7 +152,7 @@ class RowPoints:
 
     @cached_property
     def squared_norms(self) -> Floats:
-        """Squared norms as sketched."""
+        """Squared norms of the sketches."""
         if self.about_origin is not None:
             first = RowPoints(self.about_origin, self.n_clients, zeros := np.zeros_like(self.origin))
             return first.squares(zeros, zeros)[0]

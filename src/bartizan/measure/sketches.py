@@ -354,7 +354,7 @@ class StageCosts:
     combine: float  # a number of a client with positive weight: p for each
 
     def exact(self, M: int, p: int) -> float:
-        """Return the cost of the Gram matrix of all coordinates."""
+        """Return the cost of exact distances: the Gram matrix of M clients in all p coordinates."""
         return self.gram * M * p + self.gram_pair * M * M * p
 
     def projected(self, M: int, p: int, k: int) -> float:

@@ -66,7 +66,7 @@ class RunningJob:
 
     @staticmethod
     def on_a_site(fl_ctx: FLContext) -> bool:
-        """Return whether this process is a site's and not the server's."""
+        """Return whether this process runs on a site, not on the server."""
         return fl_ctx.get_prop(FLContextKey.PROCESS_TYPE) in (ProcessType.CLIENT_JOB, ProcessType.CLIENT_PARENT)
 
     @staticmethod

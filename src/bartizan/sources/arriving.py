@@ -17,7 +17,7 @@ from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements, distance_bytes
 from bartizan.measure.probes import Probes
 from bartizan.measure.sketches import Norms, StreamingSketch, settled
-from bartizan.source import AnyRule, Roster
+from bartizan.source import WHOLE, AnyRule, Reading, Roster
 from bartizan.sources.local import LocalUpdates, roster_of
 from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
 from bartizan.updates.column_pass import UNLIMITED, as_bytes
@@ -148,18 +148,10 @@ class ArrivedUpdates(LocalUpdates):
         """Return the sketch and the seed that were settled before the first update arrived."""
         return self.arrivals.sketch, self.arrivals.seed
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
         probing = self.arrivals.sketch if self.witnesses is None else self.arrivals.probing
-        if clients is not None or not isinstance(probing, StreamingSketch):
-            return super().measure(sketch, seed, clients=clients, about=about, scale=scale)
+        if reading.clients is not None or not isinstance(probing, StreamingSketch):
+            return super().measure(sketch, seed, reading)
         if self.updates.column_pass.watched:
             self._begin(seed)
         own, (k, _) = self.updates, probing.working_set()

@@ -96,7 +96,7 @@ class BufferState:
     def next_version(
         self, result: BufferedAggregation[Any], judged: Mapping[Any, VersionedUpdate], most: int, max_age: int
     ) -> int | None:
-        """Go on after a judgement; return the seed of its result, None where the epoch still uses it."""
+        """Advance by one version. Return the seed of the judgement, or None while the epoch still uses it."""
         before, seed = vars(self).copy(), self.arrivals.seed
         self.version, self.history, self.taken = self.version + 1, result.history, {}
         fit = [client for client in judged if client not in result.quarantined]

@@ -180,7 +180,7 @@ def _difference(leaf: Any, own: Any, path: Place) -> Any:
 
 
 def fingerprint(leaves: dict[Place, Any]) -> str:
-    """Return a digest of an update's numbers, by which one that is sent again is known.
+    """Return a digest of an update's numbers, to detect an update that is sent again.
 
     Whoever changes a bit on purpose has another update.
     """

@@ -16,7 +16,7 @@ from bartizan.measure import Exact, Sketch
 from bartizan.measure.client_sizes import client_sizes, shares_of, sizes_of
 from bartizan.measure.measurements import Measurements, distance_bytes, rows_pay
 from bartizan.measure.sketches import ColumnSketch, exact_is_faster, settled, usual_projection
-from bartizan.source import AnyRule, Combined, Judgement, Roster
+from bartizan.source import WHOLE, AnyRule, Combined, Judgement, Reading, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.build import sum_and_norms
@@ -31,7 +31,7 @@ STATE_DICT_ADVICE = (
 
 
 class LocalUpdates:
-    """Updates that were parsed, whose numbers this process reads where they are."""
+    """Parsed updates, which this process reads in place."""
 
     def __init__(self, updates: Updates, roster: Roster | None = None) -> None:
         self.updates = updates
@@ -64,15 +64,8 @@ class LocalUpdates:
         )
         return chosen, fresh_seed() if seed is None else checked_seed(seed)
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
+        clients, about, scale = reading
         assert isinstance(sketch, ColumnSketch)
         updates = self._updates(clients, scale)
         if updates.column_pass.watched:
@@ -88,14 +81,10 @@ class LocalUpdates:
         if about is not None:
             every = self._updates(None, scale)
             centre = every.rows.take([every.clients.index(about)])
-        if isinstance(sketch, Exact) and self._exact_by_rows:
+        M, p = len(self.updates.clients), updates.layout.dim
+        if isinstance(sketch, Exact) and rows_pay(M, p) and not (updates.on_gpu or self.witnesses):
             return sketch.rows(updates, seed, centre)
         return sketch.measure(updates, seed, centre)
-
-    @property
-    def _exact_by_rows(self) -> bool:
-        own = self.updates
-        return rows_pay(len(own.clients), own.layout.dim) and not (own.on_gpu or self.witnesses)
 
     def _summed(self, updates: Updates, sketch: ColumnSketch, seed: int) -> Measurements:
         """Measure norms, and in the same read sum all clients by the weights that they get if none is quarantined."""
@@ -155,7 +144,7 @@ def open_updates(
     if ids is not None:
         updates = clients_by_id(updates)
         sizes = sizes_of(ids, sizes) if isinstance(sizes, Mapping) else sizes
-    points = open_points(reference=reference, trusted=trusted)
+    points = {} if reference is None and trusted is None else open_points(reference=reference, trusted=trusted)
     rewritable: frozenset[int] = frozenset()
     if not isinstance(updates, np.ndarray):
         updates, rewritable = opened_paths(updates, points.get("reference"))
@@ -170,7 +159,7 @@ def open_updates(
 
 
 def open_points(**points: Any) -> dict[str, Any]:
-    """Return the server's own updates that were given, opened if they are paths or addresses."""
+    """Return the server's own updates, opened if they are paths or addresses."""
     return {name: open_point(point) for name, point in points.items() if point is not None}
 
 

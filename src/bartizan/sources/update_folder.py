@@ -206,7 +206,7 @@ def _in_memory(leaf: Any, tensor: bool) -> Any:
 
 
 class _Writable:
-    """An array that says that it may be written to, as torch wants to hear; nobody does."""
+    """An array that is flagged as writable, since torch warns otherwise; nothing writes to it."""
 
     def __init__(self, array: Array) -> None:
         self.array, described = array, array.__array_interface__

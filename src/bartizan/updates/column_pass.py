@@ -60,7 +60,7 @@ class ColumnPass:
         return cls(None if memory is None else as_bytes(memory), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
-        """Subtract the memory that is needed besides blocks from the budget; ValueError if too little is left."""
+        """Subtract the memory that is needed besides blocks; raise ValueError if too little is left."""
         if self.spare is None:
             return
         memory, self.spare = self.spare, self.spare - sum(needs.values())
@@ -130,7 +130,7 @@ class ColumnPass:
                 release(arrays[e], *_part(arrays[e], max(start - begin, 0), stop - begin))
 
     def pieces(self, array: Any, size: int = 2**20) -> Iterator[tuple[int, Array]]:
-        """(first index, numbers) of an array that is read from end to end."""
+        """Yield (first index, numbers) of an array, from start to end."""
         if is_tensor(array):  # on a GPU
             yield 0, array
             return

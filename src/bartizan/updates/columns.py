@@ -169,7 +169,8 @@ class HostRows:
         if self.needs_copy:
             pointers, steps = pointers.copy(), steps.copy()
             for m, e in zip(*np.nonzero(steps == 0), strict=True):
-                copy = _native(self.arrays[m][pieces.start + e].flat[int(skipped[e]) : int(stops[e] - begins[e])])
+                copy = self.arrays[m][pieces.start + e].flat[int(skipped[e]) : int(stops[e] - begins[e])]
+                copy = copy.astype(copy.dtype.newbyteorder("="), copy=False)
                 pointers[m, e], steps[m, e] = address_of(copy), copy.itemsize
                 owner.append(copy)
         return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
@@ -210,7 +211,3 @@ def _place(array: Array) -> tuple[int, int, int]:
     if array.ndim == 1 and array.flags.aligned and array.dtype.isnative and (array.strides[0] or one):
         return address_of(array), array.strides[0] or array.itemsize, code
     return 0, 0, code
-
-
-def _native(array: Array) -> Array:
-    return array.astype(array.dtype.newbyteorder("="), copy=False)

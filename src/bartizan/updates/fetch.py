@@ -112,7 +112,7 @@ class StoredFolder(Folder):
             raise ValueError(f"{quoted(name)}: {reason}") from None
 
     def _get(self, name: str, local: Path) -> None:
-        """Download one object; ValueError if it is too large, or another one when it has come."""
+        """Download one object; raise ValueError if it is too large, or was replaced meanwhile."""
         from fsspec.callbacks import Callback
 
         path = f"{self.stored}/{name}" if self.stored else name

@@ -73,10 +73,7 @@ def open_update(
 
 
 def _open_local(
-    path: Path,
-    files: LocalFiles,
-    dtype: npt.DTypeLike | None = None,
-    shape: tuple[int, ...] | int | None = None,
+    path: Path, files: LocalFiles, dtype: npt.DTypeLike | None = None, shape: tuple[int, ...] | int | None = None
 ) -> Any:
     """The update in a file or folder of this machine; ValueError if it is not sound."""
     try:
@@ -284,7 +281,7 @@ class LocalFiles:
         return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
     def _mapped(self, file: IO[bytes], size: int, *, tensors: bool = False) -> Array:
-        """The file's bytes; ServerResourceError if they can be neither mapped nor copied: that is no client's fault."""
+        """Return the file's bytes; raise ServerResourceError if the server can neither map nor copy them."""
         if self.exposed or n_mapped() < MAX_MAPPED:
             try:
                 mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")

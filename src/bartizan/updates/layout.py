@@ -109,7 +109,7 @@ class Layout:
 
     @classmethod
     def most_common(cls, layouts: Sequence[Layout]) -> Layout:
-        """The layout that most clients sent, with the order of entries that most of those use."""
+        """Return the layout with the most common entries, in the order that most clients with these use."""
         if len(set(map(id, layouts))) == 1:
             return layouts[0]
         sets = Counter(frozenset(layout.entries) for layout in layouts)

@@ -53,7 +53,7 @@ class MappedFile:
         _add(self.part)
 
     def memory(self, *, writable: bool) -> Array:
-        """Its bytes as an array; `writable` is what the array says of itself."""
+        """Return the bytes as an array with this `writable` flag."""
         return np.asarray(_Bytes(self, writable=writable))
 
     def flush(self) -> None:

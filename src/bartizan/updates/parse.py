@@ -67,9 +67,17 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
     layout = _one_entry(tuple(updates.shape[1:]), dtype_name(updates), device_of(updates))
     if not layout.dim:
         raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype} and shape {tuple(updates.shape)}.")
+    rows: UpdateRows
+    if on_gpu(updates):
+        from bartizan.updates.gpu_rows import GpuRows
+
+        rows = GpuRows.of_matrix(updates, layout)
+    else:
+        x = as_numpy_matrix(updates)
+        rows = HostRows.of_matrix(x) or stack([Row((as_numpy(row),), ()) for row in x], layout)
     return Updates(
         layout=layout,
-        rows=_matrix_rows(updates, layout),
+        rows=rows,
         integers=((),) * M,
         clients=tuple(range(M)),
         n_sent=M,
@@ -85,15 +93,6 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
 def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Layout:
     """The layout of updates that are one array each, cached: small rounds are called often."""
     return Layout((Entry((), shape, dtype, device),))
-
-
-def _matrix_rows(x: Any, layout: Layout) -> UpdateRows:
-    if on_gpu(x):
-        from bartizan.updates.gpu_rows import GpuRows
-
-        return GpuRows.of_matrix(x, layout)
-    x = as_numpy_matrix(x)
-    return HostRows.of_matrix(x) or stack([Row((as_numpy(row),), ()) for row in x], layout)
 
 
 def as_list(updates: Any) -> Sequence[Any]:
@@ -238,7 +237,7 @@ def _misfit(layout: Layout, own: Layout) -> str | None:
 
 
 def reason_of(error: Exception) -> str:
-    """The reason for quarantine that an error gives; the error may be of a client's own class."""
+    """Return the reason for quarantine in an error, whose class a client may have defined."""
     try:
         said = str(error)
     except Exception:

@@ -56,14 +56,11 @@ def server_row(name: str, update: Any, layout: Layout, column_pass: ColumnPass) 
                 )
             continue
         flat = flat if is_tensor(flat) else numbers(flat.reshape(-1), own[entry.path])
-        if not all(_finite(piece) for _, piece in column_pass.pieces(flat)):
+        pieces = (piece for _, piece in column_pass.pieces(flat))
+        if not all(bool(piece.isfinite().all() if is_tensor(piece) else np.isfinite(piece).all()) for piece in pieces):
             raise ValueError(f"{name} must be finite: {own[entry.path]} holds NaN or Inf.")
         floats.append(flat)
     return Row(tuple(floats), tuple(integers))
-
-
-def _finite(piece: Any) -> bool:
-    return bool(piece.isfinite().all() if is_tensor(piece) else np.isfinite(piece).all())
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ class Target:
         return cls(out, Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers)))
 
     def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
-        """The container, with these numbers and integers written into its arrays."""
+        """Write these numbers and integers into the arrays of the container, and return it."""
         for own, array in zip(self.row.floats, floats, strict=True):
             if own is not array:
                 own[...] = array.reshape(own.shape)

@@ -83,7 +83,7 @@ class Updates:
             yield from (*self.rows.arrays[m], *self.integers[m])
 
     def only(self, rows: Sequence[int]) -> Updates:
-        """The same round with only these rows."""
+        """Return the same round with these rows only."""
         return replace(
             self,
             rows=self.rows.take(rows),
@@ -129,13 +129,12 @@ class Updates:
         if column_pass.spare is not None and isinstance(rows, HostRows):
             blocks = column_pass.gathered(self.layout, rows, multiple_of, most)
         for start, block in blocks if self.watch is None else self.watch(rows, blocks):
-            stop = start + block.width
-            origin = None if self.reference is None else self.origin_at(start, stop)
+            origin = None if self.reference is None else self.origin_at(start, start + block.width)
             if self.scale is not None:
                 block, origin = self._scaled(self.scale, block, origin)
             yield start, block, origin
             if column_pass.watched:
-                column_pass.advance(self.layout, rows.arrays, start, stop)
+                column_pass.advance(self.layout, rows.arrays, start, start + block.width)
 
     def parts(self, unit: int) -> Sequence[Updates]:
         """Return these clients in groups that fit the memory budget in whole units, each with the trusted update."""
@@ -160,14 +159,14 @@ class Updates:
         if column_pass.spare is not None:
             most = most or multiple_of
         for start, block in self.all_rows.blocks(multiple_of, most, narrow=False, tile=tile):
-            stop = start + block.width
-            origin = None if self.reference is None else self.origin_at(start, stop)
+            origin = None if self.reference is None else self.origin_at(start, start + block.width)
             if about is not None:
-                origin = about.row(0, start, stop)
+                origin = about.row(0, start, start + block.width)
             if self.scale is not None:
                 block, origin = self._scaled(self.scale, block, origin)
             yield self.first + start, block, origin
             if column_pass.watched:
+                stop = start + block.width
                 column_pass.advance(self.layout, self.all_rows.arrays, start, stop)
                 if about is not None:
                     column_pass.release(self.layout, about.arrays, start, stop)
@@ -213,7 +212,7 @@ class Updates:
         return origin
 
     def fault(self, row: int) -> str:
-        """Return why the numbers of a row can't be used, whose squared norm is not finite or too large."""
+        """Return the fault in a row whose squared norm is not finite, or too large."""
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
@@ -253,7 +252,7 @@ def _form_of_key(key: Any) -> Any:
 
 
 def usual_container(containers: Sequence[Any], weights: Floats) -> Any:
-    """Return a plain update of the form that has most weight, and of the order of keys that has most of it.
+    """Return a plain update in the form, and in the order of keys, that have the most weight.
 
     Updates of weight 0 are not looked at, unless all are.
     """

@@ -101,7 +101,7 @@ def _signs(
     GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Compute 256 cells of 64 rows over one part of the columns."""
+    """Compute 256 cells of the sketches of 64 rows, over one part of the columns."""
     rows = (table, base, step, n_tiles)
     group, part = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[None, :], tl.program_id(2)
     m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)

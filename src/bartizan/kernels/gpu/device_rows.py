@@ -14,12 +14,7 @@ import triton.language as tl
 from bartizan.kernels.protocol import Kernels
 
 TILE = 4096  # coordinates of a tile, which is contiguous
-FLOATS = {
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-}
+FLOATS = {torch.float32: tl.float32, torch.float64: tl.float64, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @dataclass(frozen=True, eq=False)

@@ -142,7 +142,7 @@ def _words(words, bit, lane, L: tl.constexpr, VEC: tl.constexpr, REP: tl.constex
 
 @triton.jit
 def _odd(bits):
-    """Return whether three bits have an odd number of ones: the sign in Sylvester's matrix."""
+    """Return the parity of three bits: the sign of an entry of Sylvester's matrix."""
     return (bits ^ (bits >> 1) ^ (bits >> 2)) & 1
 
 

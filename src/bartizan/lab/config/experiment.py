@@ -139,14 +139,19 @@ class Experiment:
         >>> Experiment().with_settings(["rounds=7", "rule.name=mean"]).rule
         ChosenPart(name='mean', settings={})
         """
+        default = Experiment().as_dict()
+        for section in SECTIONS.keys() | CHOICES:
+            default |= {f"{section}.{key}": one for key, one in default[section].items()}
         changes: dict[str, Any] = {}
         for setting in settings:
             name, equals, text = setting.partition("=")
             if not equals:
                 raise ConfigError(f"A setting is key=value, such as rule.name=krum; got {quoted(setting)}.")
-            value = _parsed(text.strip())
+            name, text = name.strip(), text.strip()
+            value = _parsed(text)
             # An attack is called nan, and a name may be a number.
-            changes[name.strip()] = text.strip() if name.strip() in _texts() and not isinstance(value, str) else value
+            is_text = isinstance(default.get(name), str) and not isinstance(value, str)
+            changes[name] = text if is_text else value
         return self.changed(changes)
 
     def changed(self, changes: Mapping[str, Any]) -> Experiment:
@@ -282,10 +287,3 @@ def _parsed(text: str) -> Any:
     except (ValueError, RecursionError):  # no TOML, or a whole number of too many digits
         return text
     return read["value"] if len(read) == 1 else text
-
-
-def _texts() -> set[str]:
-    """Return the keys whose values are texts."""
-    default = Experiment().as_dict()
-    flat = {f"{section}.{key}": one for section in SECTIONS.keys() | CHOICES for key, one in default[section].items()}
-    return {key for key, one in (default | flat).items() if isinstance(one, str)}

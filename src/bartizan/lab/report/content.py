@@ -59,10 +59,7 @@ class Content:
     @property
     def styles(self) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
         """Return colour and mark of each rule, and dash pattern of each sketch."""
-        return (
-            rule_styles(order(f.rule for f in self.factors)),
-            sketch_dashes(order(f.sketch for f in self.factors)),
-        )
+        return (rule_styles(order(f.rule for f in self.factors)), sketch_dashes(order(f.sketch for f in self.factors)))
 
 
 def content(loaded: Loaded, title: str | None = None) -> Content:
@@ -174,7 +171,7 @@ def _runs(made: Content, varied: list[str], cohorts: _Shared, splits: _Shared) -
 
 
 def _index(shared: _Shared, key: Hashable, value: Any) -> int:
-    """Return the place of a value that several runs may have in common."""
+    """Return the index of a value among those that runs share; add it if its key is new."""
     return shared.setdefault(key, (len(shared), value))[0]
 
 

@@ -131,7 +131,7 @@ class AdapterRound:
         return len(self._stored)
 
     def add(self, update: Any, client: Hashable, size: float = 1) -> str | None:
-        """Add one client's adapter; return the reason if it can't take part, as far as it shows by itself."""
+        """Add one client's adapter; return the reason if a fault of its own excludes it."""
         if client in self._stored or client in self.failed:
             raise ValueError(f"client {quoted(client, 60)} was added to this round already; each counts once.")
         in_file, folder = issubclass(type(update), Path), None  # not isinstance, which a class can override

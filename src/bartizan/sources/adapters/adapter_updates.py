@@ -10,14 +10,9 @@ import numpy as np
 
 from bartizan._util.seeds import fresh_seed
 from bartizan.measure import Exact, Sketch
-from bartizan.measure.measurements import (
-    SHORT_OF_DIGITS,
-    SHORT_OF_FLOAT32_DIGITS,
-    SHORT_OF_FLOAT32_SUMS,
-    Measurements,
-)
+from bartizan.measure.measurements import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS, Measurements
 from bartizan.measure.sketches import Norms, settled
-from bartizan.source import AnyRule, Combined, Judgement, Roster
+from bartizan.source import WHOLE, AnyRule, Combined, Judgement, Reading, Roster
 from bartizan.sources.adapters import two_sided
 from bartizan.sources.adapters.adapters import ADDS_NOISE, Adapter, Adapters, LoRA
 from bartizan.sources.adapters.factor_stacks import Measured, exact, sums_in_float32
@@ -52,15 +47,8 @@ class AdapterUpdates:
         chosen = settled(sketch, rule.needs_distances, exact_is_faster, TwoSided())
         return chosen, fresh_seed() if seed is None else seed
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
+        clients, about, scale = reading
         every = self.clients if scale is None else self.clients.scaled(scale)
         own = every if clients is None else every.of(clients)
         short = _short_of_digits(own, sketch)
@@ -130,7 +118,7 @@ def _short_of_digits(clients: Adapters, sketch: Sketch) -> float:
 
 
 def _recentred(found: Measured) -> Measured:
-    """The same about the last adapter, without it; one that is not finite spoils its own row and column only."""
+    """Return the inner products about the last adapter, without it; NaN stays in its own row and column."""
     G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
     square = found.squared_norms[-1]
     with np.errstate(invalid="ignore"):

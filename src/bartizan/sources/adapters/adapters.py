@@ -129,7 +129,7 @@ class Adapter:
     A: tuple[Any, ...]
 
     def copied(self) -> Adapter:
-        """The same with copies of its factors."""
+        """Return the adapter with copies of its factors."""
         B, A = (tuple(x.clone() if is_tensor(x) else np.array(x) for x in factors) for factors in (self.B, self.A))
         return replace(self, B=B, A=A)
 
@@ -239,13 +239,13 @@ class Adapters:
         return replace(self, adapters=kept, clients=tuple(clients))
 
     def scaled(self, scale: float) -> Adapters:
-        """The same with all products times `scale`, in float64."""
+        """Return the adapters with all products times `scale`, in float64."""
         reference, trusted = (one and one.scaled(scale) for one in (self.reference, self.trusted))
         adapters = tuple(one.scaled(scale) for one in self.adapters)
         return replace(self, adapters=adapters, reference=reference, trusted=trusted)
 
     def fault(self, row: int) -> str:
-        """Return the fault in the numbers of a client whose squared norm is not finite, or too large."""
+        """Return why the squared norm of a client is not finite: NaN or Inf in a factor, or overflow."""
         one = self.adapters[row]
         for names, *factors in zip(one.form.names, one.B, one.A, strict=True):
             for name, array in zip(names, factors, strict=True):
@@ -271,7 +271,8 @@ def parse_adapters(
             quarantined[client] = reason_of(error)
     if not parsed:
         raise TooFewClientsError(nobody_left(len(quarantined)), quarantined)
-    usual = points["reference"] or parsed[_most_common({client: _place(one) for client, one in parsed.items()})]
+    (place, _), *_ = Counter(map(_place, parsed.values())).most_common(1)
+    usual = points["reference"] or next(one for one in parsed.values() if _place(one) == place)
     if points["trusted"] is not None and _place(points["trusted"]) != _place(usual):
         raise ValueError(f"trusted does not fit the round: {_misfit(usual, points['trusted'])}.")
     for client, one in parsed.items():
@@ -289,11 +290,6 @@ def parse_adapters(
 def _place(adapter: Adapter) -> tuple[Any, ...]:
     """The common part of all adapters of a round: the modules and their shapes, and the device if it is a GPU."""
     return adapter.form.shapes, adapter.form.device
-
-
-def _most_common(keys: Mapping[int, Any]) -> int:
-    usual = Counter(keys.values()).most_common(1)[0][0]
-    return next(client for client, key in keys.items() if key == usual)
 
 
 def _misfit(usual: Adapter, one: Adapter) -> str:

@@ -179,7 +179,7 @@ def kept_part(squares: Floats, most: Floats) -> Floats:
 
 
 def joined(arrays: Sequence[Any], axis: int, narrow: bool = False) -> Any:
-    """Matrices side by side in float64, on a GPU a tensor; `narrow` in float32 if none is wider, or on a GPU as is."""
+    """Join matrices side by side in float64; if `narrow`, in float32 where none is wider, and unchanged on a GPU."""
     if on_gpu(arrays[0]):
         whole = sys.modules["torch"].concatenate(arrays, axis=axis).detach()
         return whole if narrow else whole.double()

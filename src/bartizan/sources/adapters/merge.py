@@ -37,7 +37,7 @@ class Template:
 
     @classmethod
     def of(cls, clients: Adapters, weights: Floats, settings: LoRA) -> Template:
-        """Return that of the reference, or what most weight agrees on: a minority of the weight decides nothing.
+        """Return the form of the reference, or else the one that most of the weight has.
 
         Ranks, alpha and dtypes are weighted medians, so they are between those of honest clients even where no two
         clients agree. Without a reference and any weight, those of a trusted adapter, or of all clients, count.

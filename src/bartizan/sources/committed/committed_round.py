@@ -52,11 +52,11 @@ class CommittedRound:
     Args:
         aggregator: The rule, and a projection or "auto".
         like: An update, or the model: the names, shapes and dtypes that clients must send, in this order.
-        expected: The ids of the clients, texts of at most 200 bytes.
-        deadline: Seconds for each exchange of messages; a client whose answer is not there by then has failed.
+        expected: The ids of the clients, strings of at most 200 bytes.
+        deadline: Seconds for each exchange of messages. A client that does not answer in time has failed.
         reference: The origin of distances and norms, which clients hold too: the last global model where updates are
             whole weights.
-        audit: Probability that a client without weight is fetched and checked too.
+        audit: Probability that the update of a client without weight is fetched and checked too.
         history: The `history` of the last round's result, for the rules that have a memory.
         record: A `Record`, or the path of one, which is continued; in memory if not given.
         spill: A folder for the updates that are fetched; in memory if not given.
@@ -148,7 +148,7 @@ class CommittedRound:
         return Combined(update, {"head": self.record.head, "audited": audited, "fetched_bytes": self._n_fetched})
 
     def _prove(self, result: Result, chosen: Sequence[str]) -> None:
-        """Ask for second sketches, whose weighted sum the result must have; LostClients for those that are not true."""
+        """Compare the sketch of the result with clients' second sketches; raise LostClients for false ones."""
         state, lost = self.transcript, {}
         self._ask(result, self._present(), messages.Nonce, required=False)
         self._add(draw := SecondDraw(result.digest, self._nonces[1], state.rows(Result)))

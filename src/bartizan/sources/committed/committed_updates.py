@@ -11,7 +11,7 @@ from bartizan.judge.judge import distorted_norms
 from bartizan.measure import Projection, Rotated, Sketch
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import Norms, settled
-from bartizan.source import AnyRule, Combined, Judgement, Roster
+from bartizan.source import WHOLE, AnyRule, Combined, Judgement, Reading, Roster
 from bartizan.sources.committed.transcript import Transcript
 
 TOO_FEW_DIGITS = (
@@ -47,18 +47,10 @@ class CommittedUpdates:
         own = self.transcript
         return settled(own.sketch, rule.needs_distances, lambda: False), own.seed
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
-        if about is not None or scale is not None:
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
+        if reading.about is not None or reading.scale is not None:
             raise ValueError(TOO_FEW_DIGITS)
-        own = range(self.roster.n_sent) if clients is None else clients
+        own = range(self.roster.n_sent) if reading.clients is None else reading.clients
         rows = [client for client in own if client not in self.roster.quarantined]
         sketches = self.sketches[rows, :0] if isinstance(sketch, Norms) else self.sketches[rows]
         layout, centred = self.transcript.form.layout, any(self.transcript.opening.reference)

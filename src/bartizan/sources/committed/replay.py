@@ -18,7 +18,7 @@ from bartizan.sources.committed.round_messages import Closing, Opening, Result, 
 from bartizan.sources.committed.transcript import SECOND, Transcript, rule_from
 from bartizan.sources.committed.update_bytes import SLACK, leaf_hashes, root_of
 from bartizan.sources.committed.wire import require
-from bartizan.sources.rewritten import Witness, rounding_of_sum
+from bartizan.sources.witness import Witness, rounding_of_sum
 
 WEIGHT_ROUNDING = 1e-6  # of the lengths in the sum: what weights computed on another machine may move it by
 

@@ -144,5 +144,5 @@ class Closing(Message):
 
 
 def decoded(data: bytes) -> Message:
-    """Return a message of any kind; WireError if these bytes are none."""
+    """Decode a message of any kind; raise WireError if the bytes are not one."""
     return Message.KINDS.get(data[4] if len(data) > 4 else 0, Opening).decode(data)

@@ -135,7 +135,7 @@ class Transcript:
         return seed
 
     def failed(self) -> dict[str, str]:
-        """Return who sent no sketch, and why."""
+        """Return the clients that sent no sketch, with the reasons."""
         return {c: self.out.get(c, "it sent nothing") for c in self.opening.clients if c not in self.sketched}
 
     def lost(self) -> dict[str, str]:

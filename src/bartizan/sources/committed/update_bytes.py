@@ -48,7 +48,7 @@ class UpdateForm:
 
     @classmethod
     def from_entries(cls, entries: Sequence[tuple[str, str, tuple[int, ...]]]) -> UpdateForm:
-        """Return the form that an opening declares; ValueError if it is not sound."""
+        """Return the form that an opening declares; raise ValueError if it is invalid."""
         try:
             paths = [tuple(json.loads(path)) for path, _, _ in entries]
         except (ValueError, TypeError, RecursionError):
@@ -90,7 +90,7 @@ class UpdateForm:
         return [one.astype(one.dtype.newbyteorder("<"), copy=False).view(np.uint8) for one in flat]
 
     def split(self, data: Array) -> list[Array]:
-        """Return the bytes of each entry in those of a whole update; ValueError where a truth value is neither."""
+        """Split the bytes of an update by entry; raise ValueError for a truth value other than 0 and 1."""
         pieces = np.split(data, np.cumsum(self.sizes)[:-1])
         for entry, piece in zip(self.layout.entries, pieces, strict=True):
             if entry.dtype == "bool" and piece.max(initial=0) > 1:
@@ -98,7 +98,7 @@ class UpdateForm:
         return pieces
 
     def arrays(self, pieces: Sequence[Array]) -> list[Any]:
-        """Return the flat arrays of numbers that these bytes are."""
+        """Return these bytes as flat arrays of numbers."""
         found = []
         for piece, entry in zip(pieces, self.layout.entries, strict=True):
             bfloat16 = entry.dtype == "bfloat16"
@@ -133,7 +133,7 @@ def _json(path: Path) -> str:
 
 
 def part(pieces: Sequence[Array], first: int, count: int) -> bytes:
-    """Return the bytes of some leaves in a row."""
+    """Return the bytes of consecutive leaves."""
     start, stop, at, found = first * LEAF, (first + count) * LEAF, 0, []
     for piece in pieces:
         found.append(piece[max(start - at, 0) : max(stop - at, 0)].tobytes())
@@ -152,7 +152,7 @@ def leaf_hashes(pieces: Sequence[Array], salt: bytes) -> tuple[bytes, ...]:
 
 
 def root_of(leaves: Sequence[bytes], n_bytes: int) -> bytes:
-    """Return the Merkle root of leaf hashes: leaves, nodes and the root, which counts bytes, have their own prefixes.
+    """Return the Merkle root of leaf hashes and the byte count; leaves, nodes and root have different prefixes.
 
     >>> a, b, c = (hash_of(b"bcr leaf", bytes([n])) for n in range(3))
     >>> top = hash_of(b"bcr node", hash_of(b"bcr node", a, b), c)

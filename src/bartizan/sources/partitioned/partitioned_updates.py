@@ -14,7 +14,7 @@ from bartizan.errors import LostClients
 from bartizan.measure import Sketch
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import StreamingSketch
-from bartizan.source import AnyRule, Combined, Judgement, Roster
+from bartizan.source import WHOLE, AnyRule, Combined, Judgement, Reading, Roster
 from bartizan.sources.partitioned.steps import (
     CHANGED,
     FirstReading,
@@ -96,7 +96,7 @@ class PartitionedUpdates:
         self.first = self._measured(reports, wanted)
 
     def write_to(self, out: Any) -> None:
-        """Have the result written into the caller's arrays."""
+        """Write the result into the caller's arrays."""
         self.target = None if out is None else Target.of(out, self.layout, [], self.points)
 
     @property
@@ -112,22 +112,14 @@ class PartitionedUpdates:
         """Return the sketch and the seed that were settled before the workers began."""
         return self.plan.sketch, self.plan.seed
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
-        if self.first is not None and clients is None:
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
+        if self.first is not None and reading.clients is None:
             first, self.first = self.first, None  # its memory is the caller's
             return first
         assert isinstance(sketch, StreamingSketch)
-        plan = replace(self.plan, sketch=sketch, seed=seed, scale=scale)
-        centre = None if about is None else self._row(about)
-        wanted = self._by_part(list(self.containers) if clients is None else clients)
+        plan = replace(self.plan, sketch=sketch, seed=seed, scale=reading.scale)
+        centre = None if reading.about is None else self._row(reading.about)
+        wanted = self._by_part(list(self.containers) if reading.clients is None else reading.clients)
         asked = {part: (own, centre, self._first_reading(part, own)) for part, own in wanted.items()}
         reports = self._reports(plan, asked)
         if missing := self._missing(reports, wanted):
@@ -213,7 +205,7 @@ class PartitionedUpdates:
         return found
 
     def _row(self, client: int) -> Any:
-        """The numbers of one client, from its worker; sent to all workers once."""
+        """Fetch the update of one client from its worker, and share it with all workers."""
         ((part, (own,)),) = self._by_part([client]).items()
         asked = self._first_reading(part, [own]), self.shared, own
         arrays = self.workers.map(send_row, {part: asked})[part]

@@ -16,7 +16,7 @@ ENGINES = {"distributed": ("Dask futures", "client, the Dask Client"), "ray": ("
 
 
 class WorkerError(RuntimeError):
-    """A worker died, did not answer in time, or answered what can't be: this round has no result."""
+    """A worker died, did not answer in time, or returned an invalid answer, so the round has no result."""
 
 
 class Workers(Protocol):
@@ -83,14 +83,14 @@ class LocalWorkers(TaskWorkers):
 
 
 def failed(name: str, error: BaseException | str) -> NoReturn:
-    """Raise that the worker of this part failed, and how."""
+    """Raise a WorkerError for a part whose worker failed, with the reason."""
     own = isinstance(error, (str, WorkerError))
     said = str(error) if own else f"{type(error).__name__}: {short(error)}"
     raise WorkerError(f"{name}: {said}") from (None if isinstance(error, str) else error)
 
 
 def late(names: Sequence[str], timeout: float) -> NoReturn:
-    """Raise that these parts did not answer in time."""
+    """Raise a WorkerError: these parts did not answer in time."""
     raise WorkerError(f"{', '.join(names)}: no answer within {timeout:g} s. Raise timeout=, or look at the worker.")
 
 

@@ -28,7 +28,7 @@ START_ANEW = "Start the group anew; this round has no result."
 
 
 class RankError(RuntimeError):
-    """A rank is dead, silent or out of step: this group can't go on."""
+    """A rank died, did not answer or made another call, so the group cannot be used any more."""
 
 
 class Failure(Exception):
@@ -119,12 +119,12 @@ class RankGrid:
         return gathered
 
     def gather_to_leader(self, own: Any) -> list[Any]:
-        """The objects of all ranks of one copy, on its first; the others get nothing. A `Failure` is raised there."""
+        """Return the objects of all ranks of a copy on its first rank, [] on others; a `Failure` is raised there."""
         gathered: list[Any] | None = self.sum_by_tree(own if isinstance(own, Failure) else [own])
         return gathered or []
 
     def sum_by_tree(self, own: Any) -> Any:
-        """The sum of the objects of all ranks of one copy that are not None, on its first; a `Failure` is raised there.
+        """Return the sum of the objects of all ranks of a copy, without None, on its first; raise a `Failure` there.
 
         In each round the ranks that are left send their sum to a neighbour, so that no rank receives more than log2 of
         them.

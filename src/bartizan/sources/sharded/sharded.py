@@ -25,12 +25,13 @@ from bartizan.updates import Updates
 
 @dataclass(frozen=True, init=False)
 class ShardedAggregator:
-    """A rule and a sketch, called on every rank of a group with its own columns of all M updates.
+    """A rule and a sketch for updates whose columns are divided among the ranks of a group.
 
-    Each rank sketches its columns at their place among all p, the M x k numbers are summed (M x M for `Exact`), the
-    first rank decides the weights and sends them to all, and each combines its own columns. The result is that of one
-    process up to rounding; the traffic does not grow with p; an error of one rank, up to the last step, is raised on
-    all of them. The rule is given as in `Aggregator`, by `n_byzantine` alone too. More in `docs/guides/distributed.md`.
+    Every rank calls it with its own columns of all M updates and sketches them. The M x k numbers (M x M for `Exact`)
+    are summed over the ranks, the first rank computes the weights and broadcasts them, and each rank combines its own
+    columns. The result is that of one process up to rounding, and the traffic does not grow with p. An error on one
+    rank, up to the last step, is raised on all ranks. Rules are given as in `Aggregator`, `n_byzantine` alone included.
+    See `docs/guides/distributed.md`.
     """
 
     rule: Rule | CoordinateWise

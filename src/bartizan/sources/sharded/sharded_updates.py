@@ -15,7 +15,7 @@ from bartizan.measure import Exact, Sketch
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.sketches import ColumnSketch, Projection, StreamingSketch, exact_is_faster, settled
-from bartizan.source import AnyRule, Combined, Judgement, Roster
+from bartizan.source import WHOLE, AnyRule, Combined, Judgement, Reading, Roster
 from bartizan.sources.sharded.collectives import Failure, RankGrid
 from bartizan.sources.sharded.shard import padded_to_block
 from bartizan.updates import Noise, Updates, combine
@@ -47,15 +47,8 @@ class ShardedUpdates:
         chosen = settled(sketch, rule.needs_distances, lambda: exact_is_faster(*size))
         return chosen, fresh_seed() if seed is None else seed
 
-    def measure(
-        self,
-        sketch: Sketch,
-        seed: int,
-        *,
-        clients: Sequence[int] | None = None,
-        about: int | None = None,
-        scale: float | None = None,
-    ) -> Measurements:
+    def measure(self, sketch: Sketch, seed: int, reading: Reading = WHOLE) -> Measurements:
+        clients, about, scale = reading
         some = None if clients is None or len(clients) == len(self.clients) else tuple(clients)
         total: Measurements = self._ask("_measure", sketch, seed, some, about, scale)
         return total
@@ -87,15 +80,13 @@ class ShardedUpdates:
 
     # What every rank does.
 
-    def _measure(
-        self, sketch: ColumnSketch, seed: int, clients: Sequence[int] | None, about: int | None, scale: float | None
-    ) -> Measurements | None:
+    def _measure(self, sketch: ColumnSketch, seed: int, *reading: Any) -> Measurements | None:
         """Measure these columns, and add up those of all ranks on the first one.
 
         Copies do not take part: their sums would be the same.
         """
         in_first_copy = self.ranks.in_first_copy
-        measured = self._or_raise(lambda: self._own(sketch, seed, clients, about, scale) if in_first_copy else None)
+        measured = self._or_raise(lambda: self._own(sketch, seed, *reading) if in_first_copy else None)
         if measured is None:
             return None
         sums = summands(measured)
