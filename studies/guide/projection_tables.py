@@ -113,7 +113,7 @@ def cell_table(rows: pd.DataFrame) -> str:
 
 
 def findings(file: Path, control: str) -> str:
-    """Return what the pooled intervals say of the control and the placebo, and where the other sketches' intervals lie."""
+    """Return what the pooled intervals say of the control and the placebo, and where those of other sketches lie."""
     rows = kept(file)
     if rows.empty or control not in set(rows.sketch):
         return f"*No pairs of runs are kept in {file.name} yet.*"
