@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bartizan import __version__, cli
@@ -138,6 +139,13 @@ def test_a_file_that_can_not_be_written_is_named_without_a_number(tmp_path, caps
     assert cli.main(["init", str(tmp_path / "file" / "experiment.toml")]) == 2
     assert "Errno" not in (shown := capsys.readouterr().err)
     assert "experiment.toml: " in shown
+
+
+def test_a_missing_folder_is_named_and_not_the_part_file_in_it(tmp_path, capsys):
+    np.save(tmp_path / "a.npy", np.ones(3))
+    out = tmp_path / "missing" / "new.npy"
+    assert cli.main(["aggregate", str(tmp_path / "a.npy"), "--rule", "mean", "--out", str(out)]) == 2
+    assert f"{out.parent}: there is no such folder." in capsys.readouterr().err
 
 
 def test_run_sets_keys_that_the_grid_of_its_file_would_not_fit(tmp_path, capsys):

@@ -651,3 +651,11 @@ def test_a_round_that_is_left_without_being_closed_keeps_its_folder(tmp_path):
         r.add([1.0, 2.0], "amy")
     with bz.Aggregator(bz.Mean()).round(folder=tmp_path) as r:
         assert r.close().update.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("points", [{}, {"reference": [np.zeros(3, "float32")]}])
+def test_kernels_are_loaded_before_the_first_client_comes(points, monkeypatch):
+    measured, measure = [], bz.Rotated.measure
+    monkeypatch.setattr(bz.Rotated, "measure", lambda self, *args: measured.append(args) or measure(self, *args))
+    with bz.Aggregator(bz.Krum(1)).round(**points):
+        assert len(measured) == 1

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
+from pathlib import Path
 from typing import Any, NoReturn
 
 from bartizan import __version__, registry
@@ -63,8 +64,8 @@ def main(
     try:
         options = _parsed(sys.argv[1:] if arguments is None else list(arguments), program, about, commands)
         command = f"{program} {options.command}"
-        if options.command in ("run", "sweep") and os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # where "module:Name" in an experiment file may point
+        if options.command in ("run", "sweep", "aggregate") and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # where "module:Name" may point
         status: int | None = options.run(options)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,6 +83,8 @@ def main(
         message = str(wrong)
         if isinstance(wrong, OSError) and wrong.filename is not None:
             message = f"{wrong.filename}: {wrong.strerror}"
+            if isinstance(wrong, FileNotFoundError) and not Path(wrong.filename).parent.exists():
+                message = f"{Path(wrong.filename).parent}: there is no such folder."
         print(f"{command}: {without_addresses_secrets(short(message, MAX_ERROR_CHARS))}", file=sys.stderr)
         return 2
     return status or 0

@@ -59,7 +59,7 @@ def test_a_rule_holds_that_keeps_nine_tenths_and_breaks_below_half(tmp_path):
     )
     assert advice == "Take mca here: of the rules that held it has the best worst case; lie costs it most, 7.5 points."
     assert about == (
-        "Held: at least 90% of the accuracy of the mean without attack (80%), in every run. "
+        "Held: at least 90% of the accuracy of the mean without attack (80%), in every run under attack. "
         "Broke: less than half of it, or a run did not converge."
     )
 
@@ -191,6 +191,13 @@ def test_a_rule_that_failed_with_some_seeds_is_not_the_best(tmp_path):
     assert value == "80%"
     assert note.startswith("mca")
     assert "Broke: krum under foe and lie" in sentences(tmp_path)
+
+
+def test_a_rule_that_broke_in_one_of_several_settings_is_named_with_it(tmp_path):
+    for model, last in (("logistic", 0.79), ("cnn", 0.1)):
+        write_brief(tmp_path / f"mean-{model}", "mean", "none", accuracy=0.8, model={"name": model})
+        write_brief(tmp_path / f"krum-{model}", "krum", "lie", accuracy=last, model={"name": model})
+    assert "Broke: krum under lie with model.name = cnn." in sentences(tmp_path)
 
 
 def test_server_times_of_different_models_and_machines_are_kept_apart(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 from bartizan.nvflare import RobustAggregator
@@ -30,3 +31,8 @@ def test_an_nvflare_job_averages_products_of_any_rank(tmp_path):
     assert {name: array.shape for name, array in final.items()} == {n: a.shape for n, a in START.items()}
     mean = sum(line["weights"][site] * dense(updates[site], 8) for site in list(updates)[:6])
     assert np.linalg.norm(dense(final, 8) - mean) < 0.3 * np.linalg.norm(mean)
+
+
+def test_adapters_that_are_no_settings_are_refused():
+    with pytest.raises(TypeError, match="must be a dict of the settings of LoRA"):
+        RobustAggregator("multi-krum", n_byzantine=1, adapters=8)

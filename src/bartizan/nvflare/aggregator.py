@@ -133,6 +133,10 @@ class RobustAggregator(ModelAggregator):
         # "auto" takes no settings
         named = sketch if sketch == "auto" and not sketch_settings else registry.sketch(sketch, **sketch_settings or {})
         self._aggregator = Aggregator(chosen, named)
+        if not isinstance(adapters, (dict, type(None))):
+            raise TypeError(
+                f'adapters must be a dict of the settings of LoRA, such as {{"alpha": 16}}, got {adapters!r}.'
+            )
         self._lora = None if adapters is None else LoRA(**adapters)
         if self._lora is not None:
             check_adapters(self._aggregator, self._lora, spill=spill, memory=memory)

@@ -64,6 +64,10 @@ class Arrivals:
         self._memory = None if memory is None else as_bytes(memory)
         self._server_rows: tuple[Layout, dict[str, Any]] | None = None
         self._layouts: dict[Any, Layout] = {}
+        if isinstance(self.sketch, StreamingSketch):
+            # Kernels are compiled and loaded now, and not while the first clients wait and a deadline runs.
+            one = [np.ones(1, np.float32)]
+            self.sketch.measure(parse_updates([one], **dict.fromkeys(points, one)), self.seed)
 
     def forget(self) -> None:
         """Drop the server's own updates."""

@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
     live = "serve the page on this machine instead, and follow the runs until Ctrl-C"
     parser.add_argument("--watch", type=number, nargs="?", const=0, metavar="PORT", help=live)
     parser.set_defaults(run=_run)
-    about = "the differences between two runs or sweeps, with 95%% intervals over seeds"
+    about = "the differences between two runs or sweeps, with intervals over seeds"
     parser = commands.add_parser("compare", help=about, description=f"Print {about}.")
     parser.add_argument("first", type=Path, metavar="A", help="a folder that `bartizan run` or `sweep` wrote")
     parser.add_argument("second", type=Path, metavar="B", help="another, whose runs differ in what is to be compared")

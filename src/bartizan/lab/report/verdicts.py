@@ -10,7 +10,7 @@ from bartizan.lab.report.groups import GridCell
 from bartizan.lab.report.wording import counted, difference, listed, span
 
 HELD = 0.9
-"""Part of the accuracy of the mean without attack that a rule keeps in every run, to count as held."""
+"""Part of the accuracy of the mean without attack that a rule keeps in every run under attack, to count as held."""
 BROKE = 0.5
 """The part below which it counts as broken."""
 
@@ -38,7 +38,7 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
     if metric.lower_is_better:
         held, broke = f"at most {1 / HELD - 1:.0%} above", "twice that or more"
     said = f"the {metric.name} of the mean without attack ({span(clean, metric)})"
-    return [f"Held: {held} {said}, in every run. Broke: {broke}, or a run did not converge."]
+    return [f"Held: {held} {said}, in every run under attack. Broke: {broke}, or a run did not converge."]
 
 
 def verdict(cells: Sequence[GridCell], rule: str, sketch: str | None = None) -> str:
@@ -154,7 +154,11 @@ def _verdicts(cells: Sequence[GridCell]) -> Iterator[str]:
             most, attack = largest_loss(cells, own)
             named += f" {difference(most, cells[0].metric)} under {attack}"
         elif kind == "broke":
-            named += f" under {listed(order(cell.attack for cell in own if judged(cells, cell) == 'broke'))}"
+            broken = [cell for cell in own if judged(cells, cell) == "broke"]
+            named += f" under {listed(order(cell.attack for cell in broken))}"
+            where = order(cell.other for cell in broken)
+            if len(where) < len({cell.other for cell in attacked}):
+                named += f" with {listed(where)}"
         if len(tried) < len({cell.attack for cell in attacked}):
             named += f" (only under {listed(tried)})"
         if kind:
