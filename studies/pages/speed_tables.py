@@ -36,6 +36,7 @@ ENGINES = {
     "torch": "torch: `mean`, `sort`",
     "byzfl": "ByzFL 0.0.11, faster input",
     "byzpy": "ByzPy 0.1.4",
+    "krum": "krum 0.9.1",
     "flower": "Flower 1.41",
     "pair-loop": "a Python loop over pairs",
     "bartizan achlioptas": "bartizan, the paper's matrix",
