@@ -66,8 +66,9 @@ class Arrivals:
         self._layouts: dict[Any, Layout] = {}
         if isinstance(self.sketch, StreamingSketch):
             # Kernels are compiled and loaded now, and not while the first clients wait and a deadline runs.
-            one = [np.ones(1, np.float32)]
-            self.sketch.measure(parse_updates([one], **dict.fromkeys(points, one)), self.seed)
+            one: Any = [np.ones(1, np.float32)]
+            like_points: dict[str, Any] = dict.fromkeys(points, one)
+            self.sketch.measure(parse_updates([one], **like_points), self.seed)
 
     def forget(self) -> None:
         """Drop the server's own updates."""
