@@ -20,6 +20,7 @@ import torch
 
 import bartizan as bz
 from bartizan.round import in_order
+from bartizan.sources.arriving import load_kernels
 from places import spilled_bytes
 
 M = 9
@@ -655,6 +656,7 @@ def test_a_round_that_is_left_without_being_closed_keeps_its_folder(tmp_path):
 
 @pytest.mark.parametrize("points", [{}, {"reference": [np.zeros(3, "float32")]}])
 def test_kernels_are_loaded_before_the_first_client_comes(points, monkeypatch):
+    load_kernels.cache_clear()
     measured, measure = [], bz.Rotated.measure
     monkeypatch.setattr(bz.Rotated, "measure", lambda self, *args: measured.append(args) or measure(self, *args))
     with bz.Aggregator(bz.Krum(1)).round(**points):

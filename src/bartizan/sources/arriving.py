@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from bartizan.measure import Projection, Sketch
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements, distance_bytes
 from bartizan.measure.probes import Probes
-from bartizan.measure.sketches import Norms, StreamingSketch, settled
+from bartizan.measure.sketches import Norms, Rotated, StreamingSketch, settled
 from bartizan.source import WHOLE, AnyRule, Reading, Roster
 from bartizan.sources.local import LocalUpdates, roster_of
 from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
@@ -64,11 +65,8 @@ class Arrivals:
         self._memory = None if memory is None else as_bytes(memory)
         self._server_rows: tuple[Layout, dict[str, Any]] | None = None
         self._layouts: dict[Any, Layout] = {}
-        if isinstance(self.sketch, StreamingSketch):
-            # Kernels are compiled and loaded now, and not while the first clients wait and a deadline runs.
-            one: Any = [np.ones(1, np.float32)]
-            like_points: dict[str, Any] = dict.fromkeys(points, one)
-            self.sketch.measure(parse_updates([one], **like_points), self.seed)
+        if isinstance(self.sketch, Norms | Rotated):
+            load_kernels(self.sketch, tuple(points))
 
     def forget(self) -> None:
         """Drop the server's own updates."""
@@ -171,6 +169,14 @@ class ArrivedUpdates(LocalUpdates):
         if self.witnesses is None:
             return shown
         return self.witnesses.keep(sketch, shown)
+
+
+@lru_cache
+def load_kernels(sketch: Norms | Rotated, points: tuple[str, ...]) -> None:
+    """Measure one number, so that kernels are compiled before the first client waits and a deadline runs."""
+    one: Any = [np.ones(1, np.float32)]
+    like_points: dict[str, Any] = dict.fromkeys(points, one)
+    sketch.measure(parse_updates([one], **like_points), 0)
 
 
 def copied(update: Any) -> Any:
