@@ -119,7 +119,7 @@ def test_a_sweep_whose_folder_is_deleted_stops(tmp_path):
 
 
 def interrupted_sweep(folder, begun):
-    """Start an endless sweep, interrupt it when it has begun, and return what it said."""
+    """Start an endless sweep, interrupt it when it has begun, and return its exit status and what it said."""
     (folder / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]", "rounds=100000"]).to_toml())
     command = [sys.executable, "-m", "bartizan", "sweep", "e.toml", "--workers", "2", "--out", "out"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -135,16 +135,16 @@ def interrupted_sweep(folder, begun):
         out, err = parent.communicate(timeout=200)
     finally:
         parent.kill()
-    assert parent.returncode == 130
     assert "Traceback" not in out + err
-    return out
+    return parent.returncode, out
 
 
 def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
     def files():
         return list(tmp_path.glob("out/*/results.jsonl"))
 
-    out = interrupted_sweep(tmp_path, lambda: sum(file.read_bytes().count(b"\n") >= 3 for file in files()) == 2)
+    status, out = interrupted_sweep(tmp_path, lambda: sum(file.read_bytes().count(b"\n") >= 3 for file in files()) == 2)
+    assert status == 130
     assert "Stopped; the same command, without --fresh, goes on where it was." in out
     for file in files():
         assert Checkpoint.load(file.parent).round == len(results.read(file.parent).rounds)
@@ -188,4 +188,5 @@ def test_the_display_shows_what_the_lines_say(swept, monkeypatch, terminal):
 
 
 def test_ctrl_c_while_a_sweep_starts_shows_no_traceback(tmp_path):
-    interrupted_sweep(tmp_path, lambda: time.sleep(0.5) is None)  # while the workers import torch
+    status, _ = interrupted_sweep(tmp_path, lambda: time.sleep(0.5) is None)  # while torch is imported
+    assert status != 0  # 130, or death by the signal if Python or torch met it in their own C code
