@@ -85,7 +85,8 @@ LONG = SMALL.with_settings(["rounds=400", "evaluation.every=100"])
 
 def test_a_killed_worker_is_replaced_its_run_goes_on_and_the_others_do_not_notice(tmp_path, threads_of_a_worker):
     killed = {"doomed": 0, "unlucky": 0}
-    doomed, unlucky, lucky = LONG, SMALL, SMALL.with_settings(["seed=5"])
+    doomed, lucky = LONG, SMALL.with_settings(["seed=5"])
+    unlucky = SMALL.with_settings(["rounds=100", "evaluation.every=50"])  # still at work when its second round is seen
 
     def watch(slug, line):
         if slug == doomed.slug and line["kind"] == "run":
@@ -99,7 +100,7 @@ def test_a_killed_worker_is_replaced_its_run_goes_on_and_the_others_do_not_notic
     assert killed == {"doomed": 2, "unlucky": 1}, "a run is tried once more, and then given up"
     assert [outcome.status for outcome in outcomes] == ["failed", "finished", "finished"]
     assert "died 2 times, last by SIGKILL" in outcomes[0].error
-    run(SMALL, tmp_path / "alone")
+    run(unlucky, tmp_path / "alone")
     assert facts(outcomes[1].folder)[1:] == facts(tmp_path / "alone")[1:]
 
 
